@@ -11,6 +11,7 @@ from mqttd.monitor.log.lines import plain
 from mqttd.plugins.budget import Budget
 from mqttd.plugins.callback import Callback
 from mqttd.plugins.watchdog import where
+from mqttd.types import PluginError
 
 __all__ = ["Faults"]
 
@@ -37,6 +38,8 @@ class Faults:
 
     def callback(self, point: str, callback: Any, error: BaseException, owner: Budget) -> None:
         """A callback has failed; as `Account.on_error`."""
+        if point == "load" and isinstance(error, PluginError):
+            return  # an answer in one line, which who asked for the plugin gets and tells
         self.events.error(
             "callback failed",
             {

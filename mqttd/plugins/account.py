@@ -24,7 +24,7 @@ from mqttd.broker.alarms import Alarms
 from mqttd.plugins.budget import Budget
 from mqttd.plugins.callback import FAILED, JUDGING, Callback, HookCallable, meant, no_result
 from mqttd.plugins.watchdog import GUARDS, TICK, PluginTimeout, Watch, framed, where
-from mqttd.types import HookResult
+from mqttd.types import HookResult, PluginError
 
 __all__ = ["Account", "OnError"]
 
@@ -138,7 +138,10 @@ class Account:
             self.errors[point] = self.errors.get(point, 0) + 1
         if budget is entry.budget:
             entry.errors += 1
-        text = f"{point or 'all calls'}: {type(error).__name__}: {error}{where(error)}"[:500]
+        what = f"{type(error).__name__}: {error}{where(error)}"
+        if isinstance(error, PluginError):
+            what = str(error)  # is all that is to be said
+        text = f"{point or 'all calls'}: {what}"[:500]
         if self.on_error is not None:
             with suppress(Exception):  # a fault in the report must not stop the broker either
                 self.on_error(point, entry.callback, error, budget)

@@ -25,7 +25,7 @@ from mqttd.pipeline.log.writer import Writer
 from mqttd.pipeline.log.zstd import QUICK, Codec, zstd
 from mqttd.pipeline.spark.sessions import write_package
 from mqttd.pipeline.staging import Staging
-from mqttd.types import STOP, HookResult
+from mqttd.types import STOP, HookResult, PluginError
 from mqttd_plugins.spark.config import SparkConfig
 from mqttd_plugins.spark.exporter import LAST, Exporter
 
@@ -36,6 +36,9 @@ STOP_DEADLINE: Final = 8.0
 
 #: Seconds that a held acknowledgement lets others come along into its block.
 FLUSH_HELD: Final = 0.002
+
+#: Seconds between two lines about files in `groups/` that are no group's.
+SKIPPED_EVERY: Final = 60.0
 
 #: Clients remembered before it is looked whose acknowledgements are held still.
 MOST_CLIENTS: Final = 10_000
@@ -115,25 +118,33 @@ class SparkPlugin:
         self._held: dict[str, int] = {}
         self._prune_at = MOST_CLIENTS
         self._hooked: list[tuple[str, Callable[..., Any]]] = []
+        #: Files that are no group's, as they were told last; and when they may be again.
+        self._skipped: list[str] = []
+        self._skipped_at = 0.0
 
     def load(self, handle: Any, config: SparkConfig) -> None:
-        """Open the log and hook the points; raises ValueError or OSError, which say why not."""
+        """Open the log and hook the points; raises ValueError or PluginError, which say why not."""
         self._handle = handle
         self._config = config
         self.path = log_path(config, handle.config_dir, handle.data_dir, handle.worker)
-        writer = Writer(
-            self.path,
-            log_node(config, handle.node, handle.worker),
-            config.segment_bytes,
-            config.segment_seconds,
-            config.sync == "fsync",
-            Retention(
-                config.retention_bytes,
-                config.retention_seconds,
-                config.held_bytes,
-                config.group_seconds,
-            ),
+        retention = Retention(
+            config.retention_bytes,
+            config.retention_seconds,
+            config.held_bytes,
+            config.group_seconds,
         )
+        try:
+            writer = Writer(
+                self.path,
+                log_node(config, handle.node, handle.worker),
+                config.segment_bytes,
+                config.segment_seconds,
+                config.sync == "fsync",
+                retention,
+            )
+        except OSError as error:
+            name = error.filename or self.path
+            raise PluginError(f"the event log: {error.strerror or error}: {name}") from error
         if writer.cut:
             handle.log.warn(
                 "event log {path}: cut a torn tail of {cut} bytes", path=self.path, cut=writer.cut
@@ -247,7 +258,18 @@ class SparkPlugin:
             flushing.cancel()
         self._refuse(False)
         log.stop()
-        return self._handle.in_thread(log.join, STOP_DEADLINE)
+        ended = self._handle.in_thread(log.join, STOP_DEADLINE)
+        return ended.addCallback(lambda _: self._tell_unwritten(log))
+
+    def _tell_unwritten(self, log: Appender) -> None:
+        if log.unwritten:
+            self._handle.log.critical(
+                "event log {path}: {count} events were not written before the stop: {why}; a"
+                " log.gap will stand for what is lost when it is opened again",
+                path=self.path,
+                count=log.unwritten,
+                why=log.trouble or f"the disk took longer than {STOP_DEADLINE:g} s",
+            )
 
     def _show(self, handle: Any, log: Appender, background: Background) -> None:
         resource = LogResource(self.path, handle.in_thread)
@@ -265,6 +287,8 @@ class SparkPlugin:
              lambda: log.writer.deleted_segments),
             ("damaged_files", "Damaged files of the log that are kept.",
              lambda: log.writer.set_aside),
+            ("skipped_group_files", "Files in groups/ that are no group's and keep nothing.",
+             lambda: len(log.writer.skipped)),
             ("merged_segments_total", "Segments that were written again, smaller.",
              lambda: background.merged),
             ("waiting_segments", "Finished segments that wait for it.",
@@ -294,6 +318,7 @@ class SparkPlugin:
         else:
             handle.clear_alarm("overflow")
         self._tell_damage(log.writer)
+        self._tell_skipped(log.writer.skipped)
 
     def _tell_background(self, text: str) -> None:
         """Something could not be done to a finished segment, or can be again (empty)."""
@@ -311,6 +336,22 @@ class SparkPlugin:
             self._handle.alarm("damage", f"{text}. See mqttd-ctl events verify")
         else:
             self._handle.clear_alarm("damage")
+
+    def _tell_skipped(self, skipped: list[str]) -> None:
+        """Whoever may register groups may put anything there: it is named, not too often."""
+        now = self._handle.clock.seconds()
+        if skipped == self._skipped or (skipped and now < self._skipped_at):
+            return
+        self._skipped = skipped
+        if skipped:
+            self._skipped_at = now + SKIPPED_EVERY
+            self._handle.log.warn(
+                "event log {path}: {count} files in groups/ are no group's, they keep nothing:"
+                " {what}",
+                path=self.path,
+                count=len(skipped),
+                what="; ".join(skipped[:3]),
+            )
 
     def _refuse(self, now: bool) -> None:
         """QoS 1 and 2 are promises: no promise while the log cannot take their events."""

@@ -11,7 +11,8 @@ synced, as the writer does): what an acknowledgement waits for.
 Promise: an event costs what `Columns` says, a block about 0.05 ms, and neither waits for
 anything. The queue holds at most `queue_bytes` and one block; with ``overflow="block"`` twice that,
 because publishers stop a little later than they are told. When the disk fails, blocks wait in the
-queue and are tried again.
+queue and are tried again. What a stop cannot write is counted (`unwritten`), and the next start
+puts a gap in its place.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ Overflow = Literal["drop", "block"]
 
 #: Seconds between two looks at retention.
 CLEAN_UP_EVERY: Final = 30.0
+#: Seconds that a disk which does not follow has to take the note of how much it has not.
+NOTE_WITHIN: Final = 0.5
 #: And between two looks at what is done in the background.
 LOOK_EVERY: Final = 5.0
 LOOK_SOON: Final = 0.25
@@ -115,6 +118,8 @@ class Appender:
         self.written_bytes = 0
         #: The offset behind what is written.
         self.written = writer.next
+        #: How many events a stop has not written.
+        self.unwritten = 0
         #: Why the disk does not take anything, empty if it does; and what the thread knows.
         self.failing = ""
         self._fails = ""
@@ -160,6 +165,11 @@ class Appender:
     def losing(self) -> bool:
         """Whether events are being dropped."""
         return self._lost > 0
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing is written now, as the other thread knows it; may be empty."""
+        return self._fails
 
     @property
     def queued_bytes(self) -> int:
@@ -273,9 +283,20 @@ class Appender:
         self._ring()
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait for the thread's end (elsewhere than in the reactor's); True if it has ended."""
+        """Wait for the thread's end (elsewhere than in the reactor's); True if it has ended.
+
+        If it has not, the process may end before everything is written: that is noted.
+        """
         self._thread.join(timeout)
-        return not self._thread.is_alive()
+        if not self._thread.is_alive():
+            return True
+        end = self._base
+        self.unwritten = end - self.writer.next
+        # The disk may answer nobody any more.
+        noting = threading.Thread(target=self._give_up, args=(end,), daemon=True)
+        noting.start()
+        noting.join(NOTE_WITHIN)
+        return False
 
     # -- in the thread of its own
 
@@ -312,7 +333,7 @@ class Appender:
                     clean_up_at = time.monotonic() + CLEAN_UP_EVERY
                     before = self.writer.set_aside
                     self.writer.clean_up()
-                    if self.writer.set_aside != before:
+                    if self.writer.set_aside != before or self.writer.skipped:
                         self._soon(self.changed)
             except Exception as caught:  # a full disk, a disk gone: whatever it says, try again
                 error = caught
@@ -321,12 +342,20 @@ class Appender:
             if stopping and (error is not None or not self._taken):
                 if self.background is not None:
                     self.background.stop()
+                if self._taken:
+                    end = self._taken[-1].base + self._taken[-1].rows
+                    self.unwritten = end - self.writer.next
+                    self._give_up(end)
                 with contextlib.suppress(OSError):
                     self.writer.close()
                 return
             wait = self.retry_every if error is not None else LOOK_EVERY
             if self.background is not None and self.background.busy:
                 wait = min(wait, LOOK_SOON)
+
+    def _give_up(self, end: int) -> None:
+        with contextlib.suppress(OSError):
+            self.writer.give_up(end)
 
     def _wait(self, seconds: float) -> None:
         """Until there is something to write, or to end, or so long; that long after a failure."""

@@ -11,15 +11,20 @@
 What is reserved and the log's id are in two files, each with a checksum: when one is harmed or gone
 the other has them. Files other than segments are replaced as a whole (written beside, synced,
 renamed).
+
+`groups/` may be open to other users of the system: there, and everywhere, what is read is a regular
+file of a bounded size, opened without waiting, and what is written beside is a file of our own.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
 import re
+import stat
 import uuid
 import zlib
 from collections.abc import Iterator
@@ -29,8 +34,10 @@ __all__ = [
     "FORMAT",
     "GROUPS",
     "LOG_FILE",
+    "OFFSETS",
     "STATE_FILE",
     "Damaged",
+    "aside",
     "base_of",
     "closed_at",
     "create_log",
@@ -44,6 +51,7 @@ __all__ = [
     "segment_name",
     "segments_in",
     "set_aside_in",
+    "strangers_in",
     "sync_directory",
     "write_json",
 ]
@@ -56,6 +64,10 @@ STATE_FILE: Final = "state.json"
 LOCK: Final = "lock"
 GROUPS: Final = "groups"
 SUFFIX: Final = ".events"
+#: Offsets are less than this.
+OFFSETS: Final = 1 << 63
+#: Bytes of a JSON file that is read.
+MOST_BYTES: Final = 16 << 20
 
 _SEGMENT: Final = re.compile(r"\d{20}\.events\Z")
 _SET_ASIDE: Final = re.compile(r"\d{20}\.events\.damaged-\d+\Z")
@@ -78,7 +90,8 @@ def base_of(segment: str) -> int:
 
 
 def _is_segment(one: os.DirEntry[str]) -> bool:
-    return _SEGMENT.match(one.name) is not None and one.is_file()
+    match = _SEGMENT.match(one.name)
+    return match is not None and base_of(one.name) < OFFSETS and one.is_file()
 
 
 def segments_in(folder: str) -> list[str]:
@@ -97,6 +110,18 @@ def segment_inodes(folder: str) -> list[tuple[str, int]]:
             return sorted((one.name, one.inode()) for one in entries if _is_segment(one))
     except FileNotFoundError:
         return []
+
+
+def strangers_in(folder: str) -> list[str]:
+    """Files of a node that are called like segments by a number that is no offset."""
+    names = [name for name in os.listdir(folder) if _SEGMENT.match(name)]
+    return sorted(name for name in names if base_of(name) >= OFFSETS)
+
+
+def aside(folder: str, name: str) -> str:
+    """Under which name a damaged file is kept."""
+    number = 1 + max((int(one.rpartition("-")[2]) for one in set_aside_in(folder)), default=0)
+    return f"{name}.damaged-{number}"
 
 
 def set_aside_in(folder: str) -> list[str]:
@@ -222,15 +247,16 @@ def _log_of_state(path: str, node: str) -> str:
         return ""
 
 
-def read_json(name: str) -> dict[str, Any]:
-    """The object in a file, without its checksum.
+def read_json(name: str, most: int = MOST_BYTES) -> dict[str, Any]:
+    """The object in a regular file of at most so many bytes, without its checksum.
 
-    Raises OSError, or Damaged, which name it.
+    Waits for nobody, whatever stands there. Raises OSError, or Damaged, which name it.
     """
-    with open(name, "rb") as file:
-        data = file.read()
+    data = _read_plain(name, most)
     try:
         found = json.loads(data)
+    except RecursionError:
+        raise Damaged(f"{name}: not JSON of ours: too deep") from None
     except ValueError as error:
         raise Damaged(f"{name}: not JSON: {error}") from None
     if not isinstance(found, dict):
@@ -239,6 +265,25 @@ def read_json(name: str) -> dict[str, Any]:
     if crc is not None and crc != _crc(found):
         raise Damaged(f"{name}: wrong checksum", found)
     return found
+
+
+def _read_plain(name: str, most: int) -> bytes:
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENXIO):  # a link, a socket
+            raise Damaged(f"{name}: not a regular file") from None
+        raise
+    try:
+        about = os.fstat(fd)
+        if not stat.S_ISREG(about.st_mode):
+            raise Damaged(f"{name}: not a regular file")
+        if about.st_size > most:
+            raise Damaged(f"{name}: larger than {most} bytes")
+        # One that grows meanwhile is no JSON where it is cut.
+        return os.pread(fd, most, 0)
+    finally:
+        os.close(fd)
 
 
 def closed_at(folder: str) -> int:
@@ -256,7 +301,10 @@ def _crc(value: dict[str, Any]) -> int:
 def write_json(name: str, value: dict[str, Any]) -> None:
     """Replace a file by an object, so that it is the old one or the new one after a crash."""
     beside = name + ".new"
-    with open(beside, "w", encoding="utf-8") as file:
+    # Ours, not what another user has put there: a link would lead anywhere.
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(beside)
+    with open(beside, "x", encoding="utf-8") as file:
         json.dump({**value, "crc": _crc(value)}, file)
         file.flush()
         os.fsync(file.fileno())

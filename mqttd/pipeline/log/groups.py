@@ -12,6 +12,10 @@ is now. A reader that runs is never cleared away: it is heard of.
 
 Promise: files are replaced as a whole, and a reader writes its own alone; no lock is needed, on a
 disk that several machines share neither.
+
+The folder may be open to other users: what stands there and is no reader of a group is passed over,
+and told (`skipped`). It keeps nothing, and reading costs at most `MOST` files and `MOST_TOGETHER`
+bytes, and never waits.
 """
 
 from __future__ import annotations
@@ -21,9 +25,10 @@ import os
 import re
 import time
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, Final
 
-from mqttd.pipeline.log.files import GROUPS, NAME, Damaged, read_json, write_json
+from mqttd.pipeline.log.files import GROUPS, NAME, OFFSETS, Damaged, read_json, write_json
 
 __all__ = ["SILENT", "Record", "commit_group", "groups", "readers"]
 
@@ -39,54 +44,106 @@ SILENT: Final = 600.0
 
 #: Readers of all groups together: each may keep the log from being deleted, and is a file.
 MOST: Final = 500
+#: Names in the folder that are looked at, bytes of a file and of all of them that are read: a
+#: reader's are some hundred.
+MOST_NAMES: Final = 2 * MOST
+MOST_BYTES: Final = 128 << 10
+MOST_TOGETHER: Final = 4 << 20
+#: Seconds since 1970 that a time can be.
+_LATEST: Final = 253_402_300_800
 
 
-def readers(path: str, only: str = "") -> dict[tuple[str, str], Record]:
+def readers(
+    path: str, only: str = "", skipped: list[str] | None = None
+) -> dict[tuple[str, str], Record]:
     """(group, reader) -> {"log", "nodes", "time", "stopped", "found"} of the log at `path`.
 
-    `only` is the group that is looked for, empty for all. One whose file is harmed has no nodes and
-    no log: it has read nothing that is known.
+    `only` is the group that is looked for, empty for all; `skipped` gets a line for each file that
+    is none, and why.
     """
     found: dict[tuple[str, str], Record] = {}
+    lines = [] if skipped is None else skipped
     folder = os.path.join(path, GROUPS)
-    with contextlib.suppress(FileNotFoundError):
-        for name in sorted(os.listdir(folder)):
-            if name.endswith(".json"):
-                file = os.path.join(folder, name)
-                group, _, reader = name[:-5].partition(_MARK)
-                if only and group != only:
-                    continue
-                with contextlib.suppress(FileNotFoundError):  # cleared away meanwhile
-                    try:
-                        found[group, reader] = read_json(file)
-                    except Damaged:
-                        at = os.path.getmtime(file)
-                        found[group, reader] = {"log": "", "nodes": {}, "time": at}
+    files, size = 0, 0
+    for name in _names(folder, lines):
+        group, _, reader = name[:-5].partition(_MARK)
+        if only and group != only:
+            continue
+        try:
+            if not (NAME.match(group) and READER.match(reader)):
+                raise Damaged("not the name of a group")
+            files += 1
+            size += min(os.lstat(os.path.join(folder, name)).st_size, MOST_BYTES)
+            if files > MOST or size > MOST_TOGETHER:
+                raise Damaged("too many files, or too large together")
+            record = read_json(os.path.join(folder, name), MOST_BYTES)
+            if not _is_record(record):
+                raise Damaged("not what a reader writes")
+            found[group, reader] = record
+        except FileNotFoundError:
+            continue  # cleared away meanwhile
+        except (OSError, Damaged) as error:
+            why = getattr(error, "strerror", None) or str(error.args[0])
+            lines.append(f"{name!a}: {why.removeprefix(os.path.join(folder, name) + ': ')}")
     return found
 
 
-def groups(path: str) -> dict[str, Record]:
+def _names(folder: str, lines: list[str]) -> list[str]:
+    """Files that may be readers', in order."""
+    try:
+        with os.scandir(folder) as entries:
+            names = [one.name for one in islice(entries, MOST_NAMES + 1)]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        lines.append(f"{GROUPS}: {error.strerror}")
+        return []
+    if len(names) > MOST_NAMES:
+        lines.append(f"{GROUPS}: more than {MOST_NAMES} files, the others are not looked at")
+    return sorted(name for name in names[:MOST_NAMES] if name.endswith(".json"))
+
+
+def _is_record(one: Record) -> bool:
+    """Whether a reader may have written this."""
+    nodes, found = one.get("nodes"), one.get("found", {})
+    return (
+        isinstance(one.get("log"), str)
+        and isinstance(nodes, dict)
+        and all(NAME.match(node) for node in nodes)
+        and all(type(at) is int and 0 <= at < OFFSETS for at in nodes.values())
+        and _is_time(one.get("time"))
+        and isinstance(found, dict)
+        and all(map(_is_time, found.values()))
+    )
+
+
+def _is_time(value: object) -> bool:
+    return type(value) in (int, float) and 0 <= value < _LATEST  # type: ignore[operator]
+
+
+def groups(path: str, skipped: list[str] | None = None) -> dict[str, Record]:
     """Every group: name -> {"log", "nodes", "time", "stopped", "readers"}.
 
     It is as far as the slowest of its readers in the log that was read last, was heard of when one
-    of them was, and has stopped when all have; `readers` counts those that have not.
+    of them was, and has stopped when all have; `readers` counts those that have not. `skipped`: see
+    `readers`.
     """
     of: dict[str, list[Record]] = {}
-    for (group, _), record in readers(path).items():
+    for (group, _), record in readers(path, skipped=skipped).items():
         of.setdefault(group, []).append(record)
     return {group: _joined(records) for group, records in of.items()}
 
 
 def _joined(records: list[Record]) -> Record:
     last = max(records, key=_heard)
-    log = last.get("log", "")
-    here = [one for one in records if one.get("log", "") in (log, "")]
+    log = last["log"]
+    here = [one for one in records if one["log"] == log]
     names = {node for one in here for node in one["nodes"]}
     going = sum(not one.get("stopped") for one in here)
     return {
         "log": log,
         "nodes": {node: min(one["nodes"].get(node, 0) for one in here) for node in sorted(names)},
-        "time": last.get("time"),
+        "time": last["time"],
         "stopped": not going,
         "readers": going,
     }
@@ -113,7 +170,7 @@ def commit_group(
     os.makedirs(folder, mode=0o750, exist_ok=True)
     others = {name: one for (_, name), one in readers(path, group).items()}
     own = others.pop(reader, None)
-    if own is None and len(os.listdir(folder)) >= MOST:
+    if own is None and len(_names(folder, [])) >= MOST:
         raise ValueError(f"groupId = {group!r}: there are {MOST} readers already, end some of them")
     # Who was there when this reader came, and when they were heard of: later than that is alive.
     before = own.get("found", {}) if own else {name: _heard(one) for name, one in others.items()}
@@ -138,7 +195,7 @@ def _succeeded(one: Record, heard: float | None, log: str, nodes: Mapping[str, i
 
 
 def _heard(one: Record) -> float:
-    return float(one.get("time", 0))
+    return float(one["time"])
 
 
 def _file(folder: str, group: str, reader: str) -> str:

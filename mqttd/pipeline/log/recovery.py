@@ -20,12 +20,15 @@ import zlib
 from typing import Final, NamedTuple
 
 from mqttd.pipeline.log.blocks import FLAG_DAMAGE, Block, encode_gap
-from mqttd.pipeline.log.files import base_of, set_aside_in, sync_directory
+from mqttd.pipeline.log.files import aside, base_of, sync_directory
 from mqttd.pipeline.log.scan import Harm, walk
 
-__all__ = ["Found", "examine", "read_mark", "repair", "write_mark"]
+__all__ = ["GIVEN", "Found", "examine", "read_mark", "repair", "write_mark"]
 
 _MARK_SIZE: Final = 29
+#: Where in the file lock it stands up to which offset events had come, when a stop could not write
+#: them. It is written in place: a full disk takes that.
+GIVEN: Final = 32
 
 
 class Found(NamedTuple):
@@ -86,7 +89,7 @@ def repair(found: Found, epoch: int, now: int) -> str:
     After a crash in the middle it is the old file or the new one.
     """
     folder, name = os.path.split(found.path)
-    kept = f"{name}.damaged-{1 + max(map(_number, set_aside_in(folder)), default=0)}"
+    kept = aside(folder, name)
     beside = found.path + ".new"
     at, time = base_of(name), now
     with open(found.path, "rb") as old, open(beside, "wb") as new:
@@ -107,19 +110,15 @@ def repair(found: Found, epoch: int, now: int) -> str:
     return kept
 
 
-def _number(kept: str) -> int:
-    return int(kept.rpartition("-")[2])
-
-
-def write_mark(fd: int, offset: int) -> None:
-    """Note that everything before `offset` is written."""
+def write_mark(fd: int, offset: int, place: int = 0) -> None:
+    """Note that everything before `offset` is written; at `GIVEN`: is lost, unless it is."""
     text = b"%020d" % offset
-    os.pwrite(fd, b"%b %08x" % (text, zlib.crc32(text)), 0)
+    os.pwrite(fd, b"%b %08x" % (text, zlib.crc32(text)), place)
 
 
-def read_mark(fd: int) -> int | None:
+def read_mark(fd: int, place: int = 0) -> int | None:
     """The offset that was noted; None if there is none that can be believed."""
-    data = os.pread(fd, _MARK_SIZE, 0)
+    data = os.pread(fd, _MARK_SIZE, place)
     text = data[:20]
     if len(data) < _MARK_SIZE or not text.isdigit() or data[21:] != b"%08x" % zlib.crc32(text):
         return None

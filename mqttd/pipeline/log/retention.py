@@ -13,11 +13,11 @@ group all day. The newest segment always stays.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from mqttd.pipeline.log.files import base_of, segments_in
-from mqttd.pipeline.log.groups import readers
+from mqttd.pipeline.log.groups import Record
 
 __all__ = ["Retention", "Segment", "delete_expired", "expired", "slowest"]
 
@@ -44,12 +44,12 @@ class Segment:
 
 def delete_expired(
     path: str, log: str, node: str, end: int, limits: Retention, now: float,
-    may_go: Callable[[int], bool],
+    readers: Iterable[Record], may_go: Callable[[int], bool],
 ) -> list[Segment]:  # fmt: skip
     """Delete what a node's part of the log at `path` need not keep; returns what that was.
 
-    end: the offset behind the newest segment; may_go: whether a segment that ends at an offset may
-    be deleted. Raises OSError.
+    end: the offset behind the newest segment; readers: of groups; may_go: whether a segment that
+    ends at an offset may be deleted. Raises OSError.
     """
     folder = os.path.join(path, node)
     names = segments_in(folder)
@@ -58,7 +58,7 @@ def delete_expired(
         about = os.stat(os.path.join(folder, name))
         segments.append(Segment(name, behind, about.st_size, about.st_mtime))
     deleted = []
-    for segment in expired(segments, limits, now, slowest(path, log, node, limits, now)):
+    for segment in expired(segments, limits, now, slowest(readers, log, node, limits, now)):
         if not may_go(segment.end):
             break
         os.unlink(os.path.join(folder, segment.name))
@@ -88,15 +88,16 @@ def expired(
     return found
 
 
-def slowest(path: str, log: str, node: str, limits: Retention, now: float) -> int | None:
+def slowest(
+    readers: Iterable[Record], log: str, node: str, limits: Retention, now: float
+) -> int | None:
     """The offset of `node` that every reader heard of lately has read, None without groups.
 
     One of a log that was here before keeps nothing of this one.
     """
     offsets = [
-        int(group["nodes"].get(node, 0))
-        for group in readers(path).values()
-        if group.get("log") in (log, "")
-        and now - float(group.get("time", 0)) < limits.group_seconds
+        int(one["nodes"].get(node, 0))
+        for one in readers
+        if one["log"] == log and now - float(one["time"]) < limits.group_seconds
     ]
     return min(offsets, default=None)

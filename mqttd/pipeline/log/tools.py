@@ -39,6 +39,8 @@ __all__ = ["LogToolError", "add_arguments", "as_json", "run", "select"]
 STEP: Final = 10_000
 #: Seconds after which a group is taken for one that has stopped; queries are heard of every minute.
 SILENT: Final = 180.0
+#: Files that are no group's that are told one by one.
+MOST_SKIPPED: Final = 20
 #: Seconds between two looks at a log that is followed.
 LOOK_EVERY: Final = 0.2
 
@@ -113,12 +115,15 @@ def _info(options: argparse.Namespace, log: LogReader, out: TextIO) -> int:
             "first_time": _time(min((one.first_time for one in blocks), default=0)),
             "last_time": _time(max((one.last_time for one in blocks), default=0)),
         }
+    skipped: list[str] = []
+    known = groups(log.path, skipped)
     found = {
         "path": log.path,
         "log": log.log_id,
         "schema": SCHEMA_VERSION,
         "nodes": nodes,
-        "groups": groups(log.path),
+        "groups": known,
+        "skipped": skipped,
     }
     if getattr(options, "json", False):
         print(json.dumps(found, indent=2), file=out)
@@ -131,8 +136,12 @@ def _info(options: argparse.Namespace, log: LogReader, out: TextIO) -> int:
             f" {one['last_time']}",
             file=out,
         )
-    for name, group in groups(log.path).items():
+    for name, group in known.items():
         print(f"group   {name}: {_group(group, log.log_id, bounds)}", file=out)
+    for line in skipped[:MOST_SKIPPED]:
+        print(f"skipped {line}; it keeps nothing", file=out)
+    if len(skipped) > MOST_SKIPPED:
+        print(f"skipped {len(skipped) - MOST_SKIPPED} more files in groups/", file=out)
     return 0
 
 

@@ -12,6 +12,9 @@ between. The id of this boot of the machine tells one from the other. If the fil
 was marked, or is harmed, it is the same: on behind what was reserved, with gaps that say which
 events are missing.
 
+What a stop cannot write, because the disk is full or too slow, is noted in place in the file
+`lock`: up to which offset events had come. The next start writes a gap up to there.
+
 Promise: `write` leaves whole blocks only, whatever fails. A segment is synced before the next one
 exists, so only the newest can be torn. Not for the reactor's thread: it waits for the disk.
 """
@@ -20,6 +23,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -32,6 +36,7 @@ from mqttd.pipeline.log.files import (
     NAME,
     STATE_FILE,
     Damaged,
+    aside,
     base_of,
     create_log,
     read_json,
@@ -40,11 +45,13 @@ from mqttd.pipeline.log.files import (
     segment_name,
     segments_in,
     set_aside_in,
+    strangers_in,
     sync_directory,
     write_json,
 )
+from mqttd.pipeline.log.groups import readers
 from mqttd.pipeline.log.merge import Held, held_by
-from mqttd.pipeline.log.recovery import Found, examine, read_mark, repair, write_mark
+from mqttd.pipeline.log.recovery import GIVEN, Found, examine, read_mark, repair, write_mark
 from mqttd.pipeline.log.retention import Retention, delete_expired
 
 __all__ = ["RESERVE", "Encoded", "Writer", "boot_id"]
@@ -58,6 +65,8 @@ _MOST_PARTS: Final = 1024
 #: Blocks of a segment: a new reader looks at each of the newest one, and they are merged only when
 #: it is closed.
 MOST_BLOCKS: Final = 16_384
+#: Why events are lost that a stop has not written.
+UNWRITTEN: Final = "not written before the broker stopped"
 #: Offsets that one gap covers.
 MOST_LOST: Final = (1 << 32) - 1
 
@@ -141,12 +150,16 @@ class Writer:
         #: What was found to be wrong, empty if nothing was; files that are kept because of such.
         self.damage = ""
         self.set_aside = 0
+        #: Files in `groups/` that are no reader's, and why, as it was looked last.
+        self.skipped: list[str] = []
         #: The offset the next block must have.
         self.next = 0
         #: Segments deleted since the log was opened, and their bytes.
         self.deleted_segments = 0
         self.deleted_bytes = 0
         self._fd = -1
+        #: Held while `_lock` is closed, or written to by another thread than the log's.
+        self._ending = threading.Lock()
         self._size = 0
         self._born = clock()
         self._blocks = 0
@@ -177,6 +190,14 @@ class Writer:
             ) from None
 
     def _open(self) -> None:
+        self._find_end()
+        self._leap(read_mark(self._lock, GIVEN) or 0, UNWRITTEN)
+        self._save()
+        write_mark(self._lock, self.next)
+        write_mark(self._lock, 0, GIVEN)
+
+    def _find_end(self) -> None:
+        """Go on in the newest segment, or begin one, and behind what may have been given."""
         state = self._state()
         known = state or {}
         self.epoch = (int(known.get("epoch", 0)) + 1) & 0xFFFFFFFF
@@ -186,7 +207,7 @@ class Writer:
         mark = read_mark(self._lock) if same_boot and closed_at < 0 else None
         # How far it had come, None if nobody knows.
         came = closed_at if closed_at >= 0 else mark
-        segments = segments_in(self.folder)
+        segments = self._own_segments()
         self._first = base_of(segments[0]) if segments else int(known.get("first", 0))
         self.set_aside = len(set_aside_in(self.folder))
         if not segments:
@@ -195,8 +216,6 @@ class Writer:
             if self.next < max(closed_at, self._reserved):
                 self.damage = "its segments are gone"
                 self._go_on(came, self.damage)
-            self._save()
-            write_mark(self._lock, self.next)
             return
         found = examine(os.path.join(self.folder, segments[-1]))
         kept = ""
@@ -212,17 +231,32 @@ class Writer:
             self._go_on(came, self.damage)
         elif state is None and self._reserved:
             self.damage = "state.json is gone or damaged"
-            self._leap(self._reserved, self.damage)
+            self._leap(self._reserved, self.damage, FLAG_SKIP)
         elif closed_at < 0 and same_boot and mark is None and "log" in known:
             self.damage = "the mark in the file lock is gone or damaged"
-            self._leap(self._reserved, self.damage)
+            self._leap(self._reserved, self.damage, FLAG_SKIP)
         elif self.next != closed_at and not same_boot:
             self._leap(self._reserved, "the machine stopped")
         elif 0 <= closed_at < self.next:
             self.damage = "state.json is of an earlier time"
-            self._leap(self._reserved, self.damage)
-        self._save()
-        write_mark(self._lock, self.next)
+            self._leap(self._reserved, self.damage, FLAG_SKIP)
+
+    def _own_segments(self) -> list[str]:
+        """The segments in order; what only has the name of one is set aside.
+
+        That is a number that is no offset, or one beyond what was reserved and no block there.
+        """
+        segments = segments_in(self.folder)
+        strangers = strangers_in(self.folder)
+        while segments and 0 < self._reserved < base_of(segments[-1]):
+            if examine(os.path.join(self.folder, segments[-1])).blocks:
+                break
+            strangers.append(segments.pop())
+        for name in strangers:
+            kept = aside(self.folder, name)
+            os.rename(os.path.join(self.folder, name), os.path.join(self.folder, kept))
+            self.damage = f"{name} is no segment of it, and kept as {kept}"
+        return segments
 
     def _state(self) -> dict[str, Any] | None:
         """What the last writer noted; None if it is not there or harmed."""
@@ -387,14 +421,24 @@ class Writer:
             return
         self.set_aside = len(set_aside_in(self.folder))
         now = self.clock()
+        skipped: list[str] = []
+        groups = readers(self.path, skipped=skipped).values()
+        self.skipped = skipped
         for segment in delete_expired(
-            self.path, self.log, self.node, self.next, self.retention, now, self.may_go
+            self.path, self.log, self.node, self.next, self.retention, now, groups, self.may_go
         ):
             self.deleted_segments += 1
             self.deleted_bytes += segment.size
             self._first = segment.end
         for node, may_go in self.left.items():
-            delete_expired(self.path, self.log, node, 0, self.retention, now, may_go)
+            delete_expired(self.path, self.log, node, 0, self.retention, now, groups, may_go)
+
+    def give_up(self, offset: int) -> None:
+        """Events before `offset` may not be written any more: note it, from any thread."""
+        with self._ending:
+            if self._lock >= 0:
+                write_mark(self._lock, offset, GIVEN)
+                os.fdatasync(self._lock)
 
     def close(self) -> None:
         """Sync and note the end; a machine that stops later loses nothing."""
@@ -410,6 +454,7 @@ class Writer:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        with self._ending:
+            if self._lock >= 0:
+                os.close(self._lock)
+                self._lock = -1

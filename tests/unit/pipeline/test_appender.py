@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import queue
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from mqttd.pipeline.log import appender
 from mqttd.pipeline.log.appender import Appender
 from mqttd.pipeline.log.merge import Held
 from mqttd.pipeline.log.reader import LogReader
+from mqttd.pipeline.log.recovery import GIVEN, read_mark
 from mqttd.pipeline.log.writer import Encoded, Writer
 from mqttd.pipeline.log.zstd import QUICK, zstd
 from tests.unit.pipeline.logs import NODE, all_events, offsets, row
@@ -28,7 +30,13 @@ class Slow(Writer):
 
     full = False
 
+    def __init__(self, *args: Any) -> None:
+        self.hold = threading.Event()
+        self.hold.set()
+        super().__init__(*args)
+
     def write(self, blocks: Any) -> None:
+        assert self.hold.wait(DEADLINE)
         if self.full and blocks:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         super().write(blocks)
@@ -193,6 +201,49 @@ def test_a_stop_with_a_full_disk_ends_and_the_log_stays_sound(make: Callable[...
     bench.append(15)
     bench.stop()
     assert offsets(bench.events()) == list(range(20))
+    assert bench.log.unwritten == 15
+    again = Writer(str(bench.path), NODE)
+    assert (again.next, again.damage) == (35, "")
+    again.close()
+    for _ in range(2):  # it is noted once
+        gap = bench.events()[-1]
+        assert (gap.seq, gap.lost) == (20, 15)
+        assert gap.reason == "15 events lost: not written before the broker stopped"
+        Writer(str(bench.path), NODE).close()
+
+
+def test_dropped_events_whose_gap_a_stop_cannot_write_are_not_forgotten(
+    make: Callable[..., Bench],
+) -> None:
+    bench = make(block_events=10, queue_bytes=2000)
+    bench.append(20)
+    bench.written(20)
+    bench.writer.full = True
+    bench.append(395)
+    bench.until(lambda: bench.log.failing)
+    assert bench.log.dropped > 300
+    bench.stop()
+    assert bench.log.unwritten == 395
+    Writer(str(bench.path), NODE).close()
+    found = bench.events()
+    assert sum(event.lost for event in found) == 395 and len(found) == 21
+
+
+def test_what_a_disk_is_too_slow_for_at_a_stop_is_noted_too(make: Callable[..., Bench]) -> None:
+    bench = make(block_events=10)
+    bench.append(20)
+    bench.written(20)
+    bench.writer.hold.clear()
+    bench.append(15)
+    bench.log.stop()
+    assert not bench.log.join(0.01)
+    assert bench.log.unwritten == 15
+    with open(bench.path / NODE / "lock", "rb") as file:
+        assert read_mark(file.fileno(), GIVEN) == 35
+    bench.writer.hold.set()
+    assert bench.log.join(DEADLINE)
+    Writer(str(bench.path), NODE).close()  # it was written after all
+    assert offsets(bench.events()) == list(range(35))
 
 
 def test_gaps_reach_the_log_when_no_event_follows(make: Callable[..., Bench]) -> None:

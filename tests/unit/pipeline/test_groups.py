@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import stat
 from pathlib import Path
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from mqttd.pipeline.log import groups as groups_module
-from mqttd.pipeline.log.groups import commit_group, groups, readers
+from mqttd.pipeline.log.groups import MOST_BYTES, commit_group, groups, readers
 from mqttd.pipeline.log.reader import LogReader
 from mqttd.pipeline.log.retention import Retention, slowest
 from mqttd.pipeline.log.tools import run
@@ -42,7 +43,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def at(path: Path, clock: Clock) -> int | None:
-    return slowest(str(path), "log", "n", EVER, clock.now)
+    return slowest(readers(str(path)).values(), "log", "n", EVER, clock.now)
 
 
 def put(path: Path, reader: str, offset: int, stopped: bool = False) -> None:
@@ -132,10 +133,97 @@ def test_another_log_and_a_harmed_file_give_way(tmp_path: Path, clock: Clock) ->
     put(tmp_path, "b", 10)
     assert list(readers(str(tmp_path))) == [("g", "b")]
     (tmp_path / "groups/g~b.json").write_text("{")
-    assert slowest(str(tmp_path), "log", "n", EVER, clock.now) == 0
-    os.utime(tmp_path / "groups/g~b.json", (NOW - 3600, NOW - 3600))
+    assert at(tmp_path, clock) is None
     put(tmp_path, "c", 10)
     assert at(tmp_path, clock) == 10
+
+
+NO_GROUPS = {
+    "a directory": Path.mkdir,
+    "a fifo": os.mkfifo,
+    "a link to itself": lambda file: file.symlink_to(file.name),
+    "an endless one": lambda file: file.symlink_to("/dev/zero"),
+    "a socket": lambda file: os.mknod(file, stat.S_IFSOCK | 0o600),
+    "a huge one": lambda file: file.write_bytes(b"") or os.truncate(file, 3 << 30),
+    "a large one": lambda file: file.write_text('{"log": "' + "x" * MOST_BYTES + '"}'),
+    "a deep one": lambda file: file.write_text("[" * 100_000),
+    "no JSON": lambda file: file.write_bytes(b"\xff{" * 1000),
+    "nothing in it": lambda file: file.write_text("{}"),
+    "a list": lambda file: file.write_text("[]"),
+    "no offset": lambda file: file.write_text('{"log": "log", "nodes": {"n": "q"}, "time": 1}'),
+    "a large offset": lambda file: file.write_text(
+        '{"log": "log", "nodes": {"n": 9223372036854775808}, "time": 1}'
+    ),
+    "no time": lambda file: file.write_text('{"log": "log", "nodes": {}, "time": 1e999}'),
+    "no node": lambda file: file.write_text(
+        '{"log": "log", "nodes": {"\\u001b[2J": 0}, "time": 1}'
+    ),
+    "no found": lambda file: file.write_text('{"log": "log", "nodes": {}, "time": 1, "found": 5}'),
+}
+
+
+@pytest.mark.parametrize("kind", NO_GROUPS)
+def test_what_is_no_group_is_passed_over_and_named(tmp_path: Path, clock: Clock, kind: str) -> None:
+    limits = Retention(bytes=8000, held_bytes=1 << 30)
+    writer = Writer(str(tmp_path), NODE, segment_bytes=4000, retention=limits)
+    commit_group(str(tmp_path), "z", writer.log, {NODE: 200}, reader="a")
+    NO_GROUPS[kind](tmp_path / "groups" / "x.json")
+    fill(writer, 80)
+    assert 0 < LogReader(str(tmp_path)).bounds()[NODE].earliest <= 200  # what z has not read stays
+    (line,) = writer.skipped
+    assert line.startswith("'x.json': ")
+    writer.close()
+    out = io.StringIO()
+    assert run(argparse.Namespace(events_command="info"), str(tmp_path), out) == 0
+    assert "group   z: read to mqttd 200" in out.getvalue()
+    assert "skipped 'x.json': " in out.getvalue()
+    commit_group(str(tmp_path), "x", writer.log, {NODE: 1}, reader="b")
+
+
+def test_many_files_and_names_of_no_group_cost_a_bounded_time(tmp_path: Path, clock: Clock) -> None:
+    put(tmp_path, "a", 7)
+    folder = tmp_path / "groups"
+    (folder / "\x1b[2J.json").write_text("{}")
+    for i in range(groups_module.MOST + 20):
+        (folder / f"n{i}.json").write_text("{}")
+    lines: list[str] = []
+    assert list(readers(str(tmp_path), skipped=lines)) == [("g", "a")]
+    assert len(lines) == groups_module.MOST + 21 and not any("\x1b" in line for line in lines)
+    assert sum("too many files" in line for line in lines) == 21
+    for i in range(50):
+        (folder / f"large{i}.json").write_text(" " * MOST_BYTES)
+    assert sum("too large together" in line for line in _skipped(tmp_path)) >= 20
+    for i in range(groups_module.MOST_NAMES):
+        (folder / f"t{i}").touch()
+    assert "more than 1000 files" in _skipped(tmp_path)[0]
+
+
+def _skipped(path: Path) -> list[str]:
+    lines: list[str] = []
+    readers(str(path), skipped=lines)
+    return lines
+
+
+def test_a_folder_of_groups_that_cannot_be_read_stops_nothing(tmp_path: Path) -> None:
+    writer = Writer(
+        str(tmp_path), NODE, segment_bytes=4000, retention=Retention(bytes=8000, held_bytes=1 << 30)
+    )
+    (tmp_path / "groups").write_text("x")
+    fill(writer, 80)
+    writer.close()
+    assert LogReader(str(tmp_path)).bounds()[NODE].earliest > 0
+    assert writer.skipped == ["groups: Not a directory"]
+
+
+def test_a_link_beside_leads_no_writing_elsewhere(tmp_path: Path, clock: Clock) -> None:
+    (tmp_path / "groups").mkdir()
+    (tmp_path / "conf").write_text("mine")
+    (tmp_path / "groups/g~a.json.new").symlink_to("../conf")
+    put(tmp_path, "a", 1)
+    assert (tmp_path / "conf").read_text() == "mine" and at(tmp_path, clock) == 1
+    os.mkfifo(tmp_path / "groups/g~a.json.new")
+    put(tmp_path, "a", 2)
+    assert at(tmp_path, clock) == 2
 
 
 @pytest.mark.parametrize("name", ["../x", "a~b", "x" * 41, "a.b"])

@@ -65,6 +65,52 @@ def test_two_writers_cannot_share_a_node(tmp_path: Path) -> None:
     other.close()
 
 
+@pytest.mark.parametrize("base", ["99999999999999999999", "00000000001000000000"])
+@pytest.mark.parametrize("copied", [False, True])
+def test_what_has_the_name_of_no_offset_is_set_aside(
+    tmp_path: Path, base: str, copied: bool
+) -> None:
+    written(tmp_path)
+    name = f"{base}.events"
+    data = segment(tmp_path).read_bytes() if copied else b""
+    (tmp_path / NODE / name).write_bytes(data)
+    writer = Writer(str(tmp_path), NODE)
+    assert writer.damage == f"{name} is no segment of it, and kept as {name}.damaged-1"
+    assert (writer.set_aside, writer.next) == (1, 100)
+    assert (tmp_path / NODE / f"{name}.damaged-1").read_bytes() == data
+    fill(writer, 1)
+    writer.close()
+    found = all_events(LogReader(str(tmp_path)))
+    assert offsets(found) == list(range(110)) and not any(event.lost for event in found)
+
+
+def test_a_number_that_is_no_offset_is_no_segment_while_the_log_is_written(tmp_path: Path) -> None:
+    writer = Writer(str(tmp_path), NODE)
+    fill(writer, 1)
+    (tmp_path / NODE / "99999999999999999999.events").touch()
+    reader = LogReader(str(tmp_path))
+    assert reader.bounds() == {NODE: Bounds(0, 10)}
+    fill(writer, 1)
+    writer.close()
+    assert offsets(all_events(reader)) == list(range(20))
+
+
+def test_what_was_written_beyond_what_is_noted_is_no_stranger(tmp_path: Path) -> None:
+    written(tmp_path)
+    noted = {name: (tmp_path / name).read_bytes() for name in ("log.json", f"{NODE}/state.json")}
+    writer = Writer(str(tmp_path), NODE)
+    base = 1 << 22
+    writer._leap(base, "a test")
+    writer._roll()
+    fill(writer, 1)
+    writer.close()
+    for name, data in noted.items():
+        (tmp_path / name).write_bytes(data)
+    writer = Writer(str(tmp_path), NODE)
+    assert writer.set_aside == 0 and writer.next >= base + 10
+    writer.close()
+
+
 # -- torn tails, and damage (fuzz/event_log.py does this and much more at random)
 
 

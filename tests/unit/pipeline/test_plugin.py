@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from mqttd.codec.packets import Puback, Publish, Pubrec, Pubrel, Subscription
 from mqttd.pipeline.log.reader import LogReader
 from mqttd.pipeline.log.schema import Event
+from mqttd.pipeline.log.writer import Writer
 from mqttd.pipeline.log.zstd import QUICK, zstd
 from mqttd.testing import LoadedPlugin, MemoryBroker, NotConnected, PluginConformance
+from mqttd.types import PluginError
 from mqttd_plugins.spark import spark
 from mqttd_plugins.spark.config import SparkConfig
 from mqttd_plugins.spark.exporter import chosen_events
@@ -466,6 +469,54 @@ def test_unload_sends_what_was_held(node: Node) -> None:
     node.loaded.unload()
     node.until(lambda: answers(alice) == [1])
     assert alice.publish("a", b"2", 1) in (0, 0x10)  # nothing is held any more
+
+
+def test_what_a_full_disk_has_not_taken_at_a_stop_is_told_and_a_gap_stands_for_it(
+    node: Node, tmp_path: Path
+) -> None:
+    node.export(events=["message.publish"])
+    alice = node.connect("alice")
+    alice.publish("a", b"1")
+    node.written()
+    full(node, True)
+    alice.publish("a", b"2")
+    alice.publish("a", b"3")
+    with capturedLogs() as told:
+        node.loaded.unload()
+    (line,) = [formatEvent(one) for one in told if one["log_level"] is LogLevel.critical]
+    assert "2 events were not written before the stop: No space left on device" in line
+    node.export(events=["message.publish"])
+    assert [(one.payload, one.lost) for one in node.exported()] == [(b"1", 0), (None, 2)]
+
+
+def test_a_second_broker_on_a_log_is_refused_in_one_line(node: Node, tmp_path: Path) -> None:
+    writer = Writer(str(node.path), "memory")
+    with pytest.raises(PluginError, match=r"^the event log: another process writes this event log"):
+        node.export()
+    writer.close()
+
+
+def test_files_that_are_no_groups_are_named_at_most_once_a_minute(
+    node: Node, tmp_path: Path
+) -> None:
+    node.export(events=["message.publish"])
+    plugin, writer = node.loaded.plugin, node.log.writer
+    (node.path / "groups").mkdir()
+    lines = []
+    for name in ("x.json", "y.json"):
+        (node.path / "groups" / name).mkdir()
+        for _ in range(2):
+            writer.clean_up()
+            with capturedLogs() as told:
+                plugin._changed()
+            lines += [formatEvent(one) for one in told]
+    assert len(lines) == 1
+    assert "1 files in groups/ are no group's, they keep nothing: 'x.json': not a reg" in lines[0]
+    assert node.loaded.metrics()["skipped_group_files"] == 2
+    node.advance(61)
+    with capturedLogs() as told:
+        plugin._changed()
+    assert ["'y.json'" in formatEvent(one) for one in told] == [True]
 
 
 # -- configuration
