@@ -47,9 +47,10 @@ _IN: Final = 1
 _OUT: Final = 4
 _IN_OUT: Final = 5
 _READ: Final = 65536
-#: Reads of a link in one turn, and connections that are taken over.
+#: Reads of a link in one turn; connections that are taken over, and bytes of them.
 _READS: Final = 4
-_ADOPTED: Final = 64
+_ADOPTED: Final = 128
+_TAKEN: Final = 256 << 10
 #: Seconds between two rounds of figures.
 _FIGURES: Final = 1.0
 
@@ -67,7 +68,7 @@ class Worker:
         self.mesh.others = self.relays
         self.mesh.met = self._met_one
         self.ways: dict[int, _Way] = {}
-        self.mover = Mover(broker, engine, self.mesh, self.relays, self._way)
+        self.mover = Mover(broker, engine, self.mesh, self.relays, self._way, self._await_room)
         broker.connecting.mover = self.mover
         self.streams: dict[int, _Stream] = {}
         #: What is done for a call, by its name.
@@ -147,7 +148,7 @@ class Worker:
                 if held is not None:
                     held.close()
             self.streams[number] = _Stream(self, number, fds[0], bool(message["takes"]))
-            self.ways[number] = _Way(self, fds[1])
+            self.ways[number] = _Way(self, number, fds[1])
         elif "opened" in message and not self.mesh.takes_over():
             self._let_in()  # else it is said again when all are met
         elif "down" in message:
@@ -220,6 +221,9 @@ class Worker:
     def _way(self, number: int) -> socket.socket | None:
         way = self.ways.get(number)
         return None if way is None else way.end
+
+    def _await_room(self, number: int) -> None:
+        self.reactor.addWriter(self.ways[number])
 
     def adopt(self, data: bytes, fd: int) -> None:
         """A connection has come that belongs here."""
@@ -356,13 +360,14 @@ class _Stream:
         self.worker.broker.perform()
 
 
-@implementer(IReadDescriptor)
+@implementer(IReadDescriptor, IWriteDescriptor)
 class _Way:
-    """The socket by which connections come from another worker."""
+    """The socket by which connections come from another worker, and go to it."""
 
-    def __init__(self, worker: Worker, fd: int) -> None:
+    def __init__(self, worker: Worker, number: int, fd: int) -> None:
         os.set_blocking(fd, False)
         self.worker = worker
+        self.number = number
         self.end = socket.socket(fileno=fd)
         worker.reactor.addReader(self)
 
@@ -382,13 +387,15 @@ class _Way:
         """No more connections come by this."""
         if self.end.fileno() >= 0:
             self.worker.reactor.removeReader(self)
+            self.worker.reactor.removeWriter(self)
             self.end.close()
 
     def doRead(self) -> None:
         """Take connections over."""
         worker = self.worker
         worker.broker.now = time.monotonic_ns() // 1_000_000
-        for _ in range(_ADOPTED):
+        taken = count = 0
+        while count < _ADOPTED and taken < _TAKEN:
             try:
                 found = received(self.end)
             except OSError:
@@ -400,6 +407,15 @@ class _Way:
             if not data:
                 self.close()
                 break
+            count += 1
+            taken += len(data)
             if fd >= 0:
                 worker.adopt(data, fd)
         worker.broker.perform()
+
+    def doWrite(self) -> None:
+        """There is room for more."""
+        worker = self.worker
+        worker.reactor.removeWriter(self)
+        worker.broker.now = time.monotonic_ns() // 1_000_000
+        worker.mover.has_room(self.number)

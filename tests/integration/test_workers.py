@@ -230,6 +230,21 @@ def test_an_empty_client_id_is_served_where_it_came(broker: Broker, topic: str) 
         client.close()
 
 
+def test_long_connects_that_fill_the_way_to_their_worker_are_all_let_in(broker: Broker) -> None:
+    stopped = pid_of(broker, 1)
+    clients = [RawClient(broker.port, mq.V5) for _ in range(90)]
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        for client in clients:
+            long = [(mq.USER_PROPERTY, ("a", "b" * 40_000))]
+            client.send(mq.connect(id_at(1), mq.V5, props=long))
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+    for client in clients:
+        client.expect(mq.CONNACK, reason=0)
+        client.close()
+
+
 def test_ctl_shows_one_broker(connect: Connect, broker: Broker) -> None:
     names = {id_at(worker): worker for worker in (1, 2, 3)}
     clients = [connect(worker, client_id=name) for name, worker in names.items()]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mqttd.transports.engine import Engine
-from mqttd.workers.moving import Mover, received
+from mqttd.workers.moving import PATIENCE, Mover, received
 from mqttd.workers.place import worker_of
 from tests.support import packets as mq
 from tests.support.client import RawClient
@@ -25,7 +25,7 @@ QUOTA = {mq.V311: 3, mq.V5: 0x97}
 class Side:
     """Worker `number` of two, and its socket of the listener."""
 
-    def __init__(self, number: int, way: socket.socket) -> None:
+    def __init__(self, number: int, way: Any) -> None:
         self.node = MemoryBroker()
         self.broker = self.node.broker
         self.engine = Engine(self.broker)
@@ -35,7 +35,11 @@ class Side:
         self.port = self.engine.by_name[DOOR]
         mesh: Any = SimpleNamespace(count=2, number=number, link_to=lambda number: self)
         relays: Any = None
-        self.mover = Mover(self.broker, self.engine, mesh, relays, lambda number: way)
+        #: Those of whom the mover wants to know when they have room.
+        self.awaited: list[int] = []
+        self.mover = Mover(
+            self.broker, self.engine, mesh, relays, lambda number: way, self.awaited.append
+        )
         self.mover.listeners = [DOOR]
         self.mover.passing = 0
         self.broker.connecting.mover = self.mover
@@ -47,6 +51,18 @@ class Side:
         self.broker.perform()
 
 
+class Way:
+    """The end of a way by which the first worker sends, and how often it has tried to."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self.end = end
+        self.tried = 0
+
+    def sendmsg(self, *args: Any) -> int:
+        self.tried += 1
+        return self.end.sendmsg(*args)
+
+
 class Pair:
     """Clients connect to the first worker, and all of them belong to the second."""
 
@@ -54,7 +70,8 @@ class Pair:
         near, self.way = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for end in (near, self.way):
             end.setblocking(False)
-        self.near, self.here, self.there = near, Side(1, near), Side(2, self.way)
+        self.near, self.sent = near, Way(near)
+        self.here, self.there = Side(1, self.sent), Side(2, self.way)
         self.clients: list[RawClient] = []
 
     def come(self, client_id: str, version: int = mq.V5) -> RawClient:
@@ -67,6 +84,25 @@ class Pair:
         assert self.there.mover.adopt(*found)
         self.there.broker.perform()
         return client
+
+    def crowd(self, count: int) -> None:
+        """So many come from one address with long CONNECTs, more than the kernel has room for."""
+        long = mq.connect(IDS[0], mq.V5, props=[(mq.USER_PROPERTY, ("a", "b" * 40_000))])
+        come = [RawClient(self.here.listening.getsockname()[1]) for _ in range(count)]
+        self.clients += come
+        for client in come:
+            client.send(long)
+        while self.here.broker.metrics.packets_received < count or not self.here.awaited:
+            self.here.turn()
+
+    def take(self) -> list[int]:
+        """The second worker takes over what is in the kernel: bytes of each."""
+        taken = []
+        while (found := received(self.way)) is not None:
+            taken.append(len(found[0]))
+            assert self.there.mover.adopt(*found)
+            self.there.broker.perform()
+        return taken
 
     def close(self) -> None:
         for side in (self.here, self.there):
@@ -197,3 +233,48 @@ def test_who_is_about_to_leave_takes_no_place(pair: Pair) -> None:
     while not here.broker.sessions or here.port.connections < 2:
         here.engine.doRead()  # and nobody is sent on
     pair.clients[-1].expect(mq.CONNACK, reason=0)
+
+
+def test_a_newcomer_waits_for_what_is_in_the_kernel_and_not_for_long_connects(pair: Pair) -> None:
+    here = pair.here
+    pair.crowd(24)
+    sock = socket.create_connection(here.listening.getsockname(), source_address=("127.0.0.9", 0))
+    newcomer = RawClient(0, mq.V5, sock=sock)
+    pair.clients.append(newcomer)
+    newcomer.send(mq.connect(IDS[1], mq.V5))
+    while here.broker.metrics.packets_received < 25:
+        here.turn()
+    assert len(pair.take()) < 12 and here.awaited == [2]
+    here.mover.has_room(2)
+    assert pair.take()[0] < 1000
+    newcomer.expect(mq.CONNACK, reason=0)
+
+
+def test_a_way_that_is_full_is_tried_when_it_has_room(pair: Pair) -> None:
+    """Not in each turn, with each of those who wait: that took all the time of the worker."""
+    here = pair.here
+    pair.crowd(24)
+    tried = pair.sent.tried
+    for _ in range(20):
+        here.turn()
+        here.mover.tick()
+        here.node.run_soon()
+    assert pair.sent.tried == tried and here.awaited == [2]
+    taken = pair.take()
+    while len(taken) < 24:
+        here.mover.has_room(2)
+        here.node.run_soon()
+        taken += pair.take()
+    assert here.port.connections == here.broker.metrics.connects_refused == 0
+
+
+def test_who_has_waited_too_long_for_a_full_way_is_told(pair: Pair) -> None:
+    here = pair.here
+    pair.crowd(24)
+    here.node.advance(PATIENCE * 1000 + 1)
+    here.mover.tick()
+    here.broker.perform()
+    refused = here.broker.metrics.connects_refused
+    assert 12 < refused < 24
+    assert here.node.events[-1][1]["detail"] == "worker 2 has too many others to take over"
+    assert here.port.connections == 0 and refused + len(pair.take()) == 24
