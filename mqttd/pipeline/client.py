@@ -300,13 +300,11 @@ class Client:
 
     def _connect(self) -> None:
         address = self.address
+        context = _trust(address) if address.tls else None
         raw = socket.create_connection((address.host, address.port), self.timeout)
         try:
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if address.tls:
-                context = ssl.create_default_context(cafile=address.ca_file)
-                if address.certificate:
-                    context.load_cert_chain(address.certificate, address.private_key)
+            if context is not None:
                 raw = context.wrap_socket(raw, server_hostname=address.host)
         except ssl.SSLCertVerificationError as error:
             raw.close()
@@ -409,6 +407,20 @@ class Client:
         if self._refused is not None:
             found, self._refused = self._refused, None
             raise found
+
+
+def _trust(address: Address) -> ssl.SSLContext:
+    """Who is trusted at `address`, and who we are; raises ClientError that names a wrong file."""
+    names = address.ca_file or "the system's certificates"
+    try:
+        context = ssl.create_default_context(cafile=address.ca_file)
+        if address.certificate:
+            names = f"{address.certificate}, {address.private_key}"
+            context.load_cert_chain(address.certificate, address.private_key)
+    except OSError as error:
+        why = "expected PEM" if isinstance(error, ssl.SSLError) else error.strerror
+        raise ClientError(f"TLS with {address}: {names}: {why}") from None
+    return context
 
 
 def _reason(packet: Any) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -180,6 +181,40 @@ def test_no_log_is_told_by_its_name(spark: Any, tmp_path: Path) -> None:
     frame = spark.read.format("mqttd").load(str(tmp_path))
     with pytest.raises(Exception, match="no event log here"):
         frame.count()
+
+
+def test_an_option_for_batches_is_told_to_a_stream(spark: Any, tmp_path: Path) -> None:
+    log = written(tmp_path / "log", 1)
+    frame = spark.readStream.format("mqttd").option("endingOffsets", "latest").load(str(log))
+    with pytest.raises(Exception, match="option endingOffsets is for batch queries") as caught:
+        ran(frame, tmp_path)
+    assert "UnboundLocalError" not in str(caught.value)
+
+
+@pytest.mark.timeout(120)
+def test_a_broker_that_hangs_is_away(spark: Any, tmp_path: Path) -> None:
+    """It is stopped: its port takes connections, and nothing answers."""
+    broker = start(tmp_path, "", {"pull_token_file": "pull"})
+    assert broker.process is not None
+    try:
+        line = until(
+            lambda: [one for one in broker.lines if "HTTP interface on port" in one], broker.output
+        )
+        reader = (
+            spark.read.format("mqttd")
+            .option("url", f"http://127.0.0.1:{line[0].rpartition(':')[2]}")
+            .option("token", (tmp_path / "etc/pull").read_text().split()[-1])
+            .option("outageTimeout", "3s")
+        )
+        reader.load().count()
+        os.kill(broker.process.pid, signal.SIGSTOP)
+        began = time.monotonic()
+        with pytest.raises(Exception, match=r"TimeoutError.*, for [34] s by now"):
+            reader.load().count()
+        assert time.monotonic() - began < 30  # of which Spark's planner has some
+    finally:
+        os.kill(broker.process.pid, signal.SIGCONT)
+        broker.stop()
 
 
 def test_past_retention_a_query_stops_or_shows_the_gap(spark: Any, tmp_path: Path) -> None:

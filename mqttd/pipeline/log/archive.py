@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -36,6 +37,7 @@ THERE: Final = "archive:"
 #: Seconds after which it is looked again what is there.
 LOOK_EVERY: Final = 60.0
 _PIECE: Final = 4 << 20
+_LOG_ID: Final = re.compile(r"[0-9a-f]{32}\Z")
 #: File systems in which folders come with the files in them.
 _FLAT: Final = frozenset(("s3", "gcs", "abfs"))
 
@@ -118,6 +120,11 @@ class Archive:
                 size += len(piece)
         return size, crc
 
+    def logs(self) -> list[str]:
+        """The ids of all logs of which something is there."""
+        names = (os.path.basename(one.path) for one in self._list(os.path.dirname(self._root)))
+        return sorted(name for name in names if _LOG_ID.match(name))
+
     def nodes(self) -> list[str]:
         """The nodes of which something is there."""
         return sorted(os.path.basename(one.path) for one in self._list(self._root))
@@ -166,11 +173,16 @@ class Archive:
 
 
 class ArchivedLog:
-    """A log with its archive: an `EventLog` that begins where the archive does."""
+    """A log with its archive: an `EventLog` that begins where the archive does.
 
-    def __init__(self, near: EventLog, url: str) -> None:
+    alone: no other log is read with this archive. The first `bounds` raises ValueError where
+    nothing is there of a log that has lost its begin: what a wrong `url` hides nobody would miss.
+    """
+
+    def __init__(self, near: EventLog, url: str, alone: bool = True) -> None:
         self.near = near
         self.log_id = near.log_id
+        self._url, self._alone, self._checked = url, alone, False
         self._archive = Archive(url, near.log_id)
         self._there: dict[str, list[Entry]] = {}
         self._looked = -LOOK_EVERY
@@ -184,11 +196,28 @@ class ArchivedLog:
         if first != self._first or time.monotonic() - self._looked >= LOOK_EVERY:
             self._look()
         self._first = first
+        if not self._checked:
+            self._check()
+            self._checked = True
         found = {}
         for node in sorted({*near, *self._there}):
             latest = near[node].latest if node in near else self._there[node][-1].end
             found[node] = Bounds(self._earliest(node), latest)
         return found
+
+    def _check(self) -> None:
+        cut = {node: first for node, first in self._first.items() if first > 0}
+        others = [] if self._there or not cut else self._archive.logs()
+        if self._there or not cut or (others and not self._alone):
+            return
+        node, first = min(cut.items())
+        has = f"it has those of log {', '.join(others[:3])}" if others else "no log is there"
+        raise ValueError(
+            f"mqttd: option archive = {self._url.partition('?')[0]!r}: nothing of this log"
+            f" ({self.log_id}) is there, and the log itself begins at event {first} of node {node};"
+            f" {has}. Expected the URL that archive has in the broker's etc/plugins/spark.conf, or"
+            " no archive"
+        )
 
     def _look(self) -> None:
         there = {node: self._archive.entries(node) for node in self._archive.nodes()}

@@ -25,7 +25,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from mqttd.pipeline.log.many import ManyLogs, pull_of
-from mqttd.pipeline.log.pull import Away, Elsewhere, PullError
+from mqttd.pipeline.log.pull import SHARE, Away, Elsewhere, PullError, trusting
 from mqttd.pipeline.log.reader import Bounds, EventLog
 
 __all__ = ["LOOK_EVERY", "ClusterLog", "Exports"]
@@ -36,8 +36,9 @@ TIMEOUT: Final = 5.0
 #: Seconds before a node that was away, or etcd, is tried again by who waits for it.
 PAUSE: Final = 0.5
 
-#: Opens the log at a URL; raises PullError, Away where it is not there now.
-Open = Callable[[str], EventLog]
+#: Opens the log at a URL, which was not there for so many seconds; raises PullError, Away where it
+#: is not there now.
+Open = Callable[[str, float], EventLog]
 
 
 def _post(
@@ -59,7 +60,7 @@ class Exports:
     """Where the nodes of the cluster `name` are read, as etcd at `endpoints` has it.
 
     ca_file, certificate, private_key: PEM files for TLS with etcd; empty: what the system trusts,
-    none of our own. user, password: where etcd asks for them. Raises OSError for a file that
+    none of our own. user, password: where etcd asks for them. Raises ValueError for a file that
     cannot be read.
     """
 
@@ -73,9 +74,16 @@ class Exports:
         self._login = {"name": user, "password": password} if user else None
         self._tls: ssl.SSLContext | None = None
         if any(one.startswith("https:") for one in endpoints):
-            self._tls = ssl.create_default_context(cafile=ca_file or None)
+            self._tls = trusting(ca_file, "etcdCaFile")
             if certificate:
-                self._tls.load_cert_chain(certificate, private_key or None)
+                try:
+                    self._tls.load_cert_chain(certificate, private_key or None)
+                except OSError as error:
+                    raise ValueError(
+                        f"mqttd: options etcdCertificate = {certificate!r}, etcdPrivateKey ="
+                        f" {private_key!r}: {error.strerror or error}; expected a certificate and"
+                        " its key (PEM)"
+                    ) from None
 
     def urls(self) -> dict[str, str]:
         """Node -> URL. Raises Away where no member of etcd answers."""
@@ -250,8 +258,9 @@ class ClusterLog(ManyLogs):
 
     def _try(self, name: str) -> None:
         """Open the log of a node; it may be away."""
+        began = self._clock()
         try:
-            log = self._opens(self._urls[name])
+            log = self._opens(self._urls[name], began - self._since[name])
         except Away as error:
             away = self._clock() - self._since[name]
             if away >= self.patience:
@@ -261,7 +270,8 @@ class ClusterLog(ManyLogs):
                 ) from None
             if not self._try_at.get(name):
                 _say(f"mqttd: node {name}: {error}; the others go on")
-            pause = min(max(away, PAUSE), 10.0, self.patience - away)
+            pause = max(min(max(away, PAUSE), 10.0), (self._clock() - began) / SHARE)
+            pause = min(pause, self.patience - away)
             self._try_at[name] = self._clock() + pause
             return
         del self._since[name]

@@ -17,7 +17,7 @@ from mqttd.pipeline.log.blocks import Block
 from mqttd.pipeline.log.pull import Away, PullError, PullReader
 from mqttd.pipeline.log.reader import Bounds, EventLog, Run
 
-__all__ = ["ManyLogs", "joined", "knows", "parts", "pull_of", "remade"]
+__all__ = ["ManyLogs", "joined", "knows", "left_out", "parts", "pull_of", "remade"]
 
 _BETWEEN = ";"
 
@@ -45,6 +45,12 @@ def _others(now: str, before: str) -> set[str]:
     }
 
 
+def left_out(now: str, before: str) -> set[str]:
+    """The ids of `before` that a shorter list lacks; empty where another log is there instead."""
+    there = set(now.split("+"))
+    return set(before.split("+")) - there if there < set(before.split("+")) else set()
+
+
 def _of_cluster(log_id: str) -> bool:
     return not log_id or "=" in log_id
 
@@ -52,6 +58,8 @@ def _of_cluster(log_id: str) -> bool:
 def remade(now: str, before: str, nodes: Iterable[str]) -> set[str]:
     """Those of `nodes` whose log was made anew since `before`."""
     others = _others(now, before)
+    if left_out(now, before):
+        return set()
     if not _of_cluster(now) or not all("=" in one for one in others):
         return set(nodes) if others else set()
     return {one.partition("=")[0] for one in others}.intersection(nodes)

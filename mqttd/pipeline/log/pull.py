@@ -7,15 +7,17 @@ It has the methods of `mqttd.pipeline.log.reader.LogReader`, so that a reader ne
 the two it has.
 
 A broker that is away is waited for: a request is tried again with growing pauses, at each address
-that was given, for `patience` seconds; that is said once, and once that it is back. `Elsewhere` may
-know that it has moved meanwhile. What will not get better by waiting (a wrong token, a certificate
-that is not trusted) is told at once.
+that was given, for `patience` seconds; that is said once, and once that it is back. One that takes
+connections and does not answer is away as well, since it was asked: no answer is waited for beyond
+`outage`. `Elsewhere` may know that it has moved meanwhile. What will not get better by waiting (a
+wrong token, a certificate that is not trusted) is told at once.
 """
 
 from __future__ import annotations
 
 import http.client
 import json
+import math
 import random
 import ssl
 import struct
@@ -28,7 +30,8 @@ from urllib.parse import urlencode, urlsplit
 from mqttd.pipeline.log.blocks import FLAG_GAP, Block
 from mqttd.pipeline.log.reader import Bounds, DataLoss, EventLog, LogReader, Run, check_cover
 
-__all__ = ["HEADER", "PATH", "Away", "Elsewhere", "PullError", "PullReader", "open_log"]
+__all__ = ["HEADER", "PATH", "SHARE", "Away", "Elsewhere", "PullError", "PullReader", "open_log",
+           "trusting"]  # fmt: skip
 
 #: Where the endpoint is when a URL names only the host.
 PATH: Final = "/api/v1/plugins/spark/log"
@@ -36,7 +39,14 @@ PATH: Final = "/api/v1/plugins/spark/log"
 #: One block in the answer to ``headers``: base, rows, bytes, mask, first and last time, flags.
 HEADER: Final = struct.Struct("<QIIIqqI")
 
-TIMEOUT: Final = 60.0
+#: Seconds for an answer, and for a connection; the least where less is left of an outage.
+TIMEOUT: Final = 30.0
+CONNECT: Final = 10.0
+LEAST: Final = 1.0
+#: Seconds for an answer of one that is away, where others wait behind the question: a tenth of
+#: how long it has been away, within these. And what of their time goes to such questions.
+GLANCE: Final = 3.0, 10.0
+SHARE: Final = 1 / 3
 #: Seconds that a request is tried again by default, and the longest pause between two tries.
 PATIENCE: Final = 1.5
 PAUSE: Final = 10.0
@@ -76,6 +86,8 @@ def open_log(
     patience: float = PATIENCE,
     known: bool = False,
     elsewhere: Elsewhere | None = None,
+    outage: float = math.inf,
+    away: float | None = None,
 ) -> EventLog:
     """The log in a directory or behind a pull endpoint; see `PullReader`.
 
@@ -87,7 +99,24 @@ def open_log(
     if path:
         return LogReader(path)
     assert url is not None
-    return PullReader(url, token, ca_file, patience=patience, known=known, elsewhere=elsewhere)
+    return PullReader(
+        url, token, ca_file, patience=patience, known=known, elsewhere=elsewhere, outage=outage,
+        away=away,
+    )  # fmt: skip
+
+
+def trusting(ca_file: str | None, option: str) -> ssl.SSLContext:
+    """What checks a server's certificate by those in `ca_file`, or in the system's.
+
+    Raises ValueError that names the file, and the `option` it is of.
+    """
+    try:
+        return ssl.create_default_context(cafile=ca_file or None)
+    except OSError as error:  # ssl's own too
+        why = "no certificate in it" if isinstance(error, ssl.SSLError) else error.strerror
+        raise ValueError(
+            f"mqttd: option {option} = {ca_file!r}: {why}; expected a file of certificates (PEM)"
+        ) from None
 
 
 class PullReader:
@@ -98,6 +127,8 @@ class PullReader:
     patience: seconds for which a broker that is away is waited for.
     known: somebody has read there before: then even an endpoint that is not there may come.
     elsewhere: who it is, if it may move; asked while it is waited for.
+    outage: seconds for which it may be away at all; no answer is waited for longer.
+    away: for how many seconds it has been away already, where others wait behind the question.
     Raises PullError if there is no log to be had, ValueError for an URL that is none.
     """
 
@@ -112,8 +143,11 @@ class PullReader:
         clock: Callable[[], float] = time.monotonic,
         say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
         elsewhere: Elsewhere | None = None,
+        outage: float = math.inf,
+        away: float | None = None,
     ) -> None:
         self.patience = patience
+        self.outage = outage
         self.elsewhere = elsewhere
         self._token = token
         self._ca_file = ca_file
@@ -124,8 +158,11 @@ class PullReader:
         self._sleep, self._clock, self._say = sleep, clock, say
         self._known = known
         #: Since when the broker is away, None while it is there; tries since then.
-        self.away_since: float | None = None
+        self.away_since: float | None = None if away is None else clock() - away
         self._tries = 0
+        #: When one that is away is asked again by who does not wait for it.
+        self._ask_at = 0.0
+        self._why = ""
         self._told = False
         self.log_id = ""
         self.bounds()
@@ -214,11 +251,14 @@ class PullReader:
     def _request(self, method: str, target: str, body: bytes | None) -> bytes:
         """The answer to a request; raises PullError, Away when the patience is at its end."""
         while True:
+            began = self._clock()
+            if self.away_since is not None and not self.patience and began < self._ask_at:
+                raise Away(self._why)
             try:
                 data = self._once(method, target, body)
             except Away as error:
                 self._next_address()
-                pause = self._pause(error)
+                pause = self._pause(error, began)
                 if pause is None:
                     if self.patience:
                         raise Away(f"{error}, for {self.away_seconds:.0f} s by now") from None
@@ -230,18 +270,23 @@ class PullReader:
             if self.away_since is not None:
                 if self._told:
                     self._say(f"mqttd: {self._who} is back after {self.away_seconds:.0f} s")
-                self.away_since, self._told = None, False
+                self.away_since, self._told, self._tries = None, False, 0
             return data
 
-    def _pause(self, error: Away) -> float | None:
-        """How long to wait after a try that failed; None if that was enough."""
+    def _pause(self, error: Away, began: float) -> float | None:
+        """How long to wait after a try that has failed; None if that was enough."""
         if self.away_since is None:
-            self.away_since, self._tries = self._clock(), 0
+            self.away_since, self._tries = began, 0
         self._tries += 1
-        if self._tries == 1:
+        now = self._clock()
+        hung = now - began >= LEAST
+        if self._tries == 1 and not hung:
             return 0.0  # often just a connection that was closed meanwhile
         away = self.away_seconds
         if away >= self.patience:
+            spent = min(now - began, GLANCE[1])
+            pause = max(min(max(away, 0.2), PAUSE), spent / SHARE)
+            self._why, self._ask_at = str(error), now + min(pause, max(self.outage - away, 0.0))
             return None
         self.tell(f"mqttd: {error}; waiting for up to {self.patience:.0f} s")
         pause = min(0.1 * 2.0 ** min(self._tries, 20), PAUSE) * random.uniform(0.7, 1.0)
@@ -249,8 +294,10 @@ class PullReader:
 
     def _once(self, method: str, target: str, body: bytes | None) -> bytes:
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        connected = False
         try:
             connection = self._connect()
+            connected = True
             connection.request(method, f"{self._addresses[0].path}/{target}", body, headers)
             response = connection.getresponse()
             data = response.read()
@@ -261,27 +308,40 @@ class PullReader:
             ) from None
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            hint = _other_scheme(error, self._addresses[0].tls)
+            hint = _other_scheme(error, self._addresses[0].tls, connected)
             raise Away(f"{self._who} cannot be reached: {error!r}{hint}") from None
         if response.status == 200:
             return data
         raise self._refused(response.status, data)
 
+    def _timeout(self) -> float:
+        """Seconds that an answer may take: each address has its share of what is left."""
+        away, most = self.away_seconds, TIMEOUT
+        if self.away_since is not None and not self.patience:
+            most = min(max(away / 10, GLANCE[0]), GLANCE[1])
+        left = (self.outage - away) / max(len(self._addresses) - self._tries, 1)
+        return min(most, max(left, LEAST))
+
     def _connect(self) -> http.client.HTTPConnection:
+        """The connection, made if there is none; what is asked next has its time from now on."""
+        timeout = self._timeout()
         if self._connection is None:
             _, tls, host, port, _ = self._addresses[0]
             if tls:
-                self._connection = http.client.HTTPSConnection(
-                    host, port, timeout=TIMEOUT, context=self._tls
-                )
+                self._connection = http.client.HTTPSConnection(host, port, context=self._tls)
             else:
-                self._connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT)
-        return self._connection
+                self._connection = http.client.HTTPConnection(host, port)
+        connection = self._connection
+        connection.timeout = min(timeout, CONNECT)
+        if connection.sock is None:
+            connection.connect()
+        connection.sock.settimeout(timeout)
+        return connection
 
     def _is_at(self, url: str) -> None:
         self._addresses = [_address(one.strip()) for one in url.split(",")]
         if self._tls is None and any(one.tls for one in self._addresses):
-            self._tls = ssl.create_default_context(cafile=self._ca_file)
+            self._tls = trusting(self._ca_file, "caFile")
 
     def _has_moved(self) -> bool:
         """Whether the broker is somewhere else by now: it is asked there."""
@@ -306,16 +366,20 @@ class PullReader:
             return DataLoss(text)
         if status == 401:
             text = "the token is missing or wrong (option token)"
+        elif status == 404 and self._addresses[0].path != PATH:
+            text += "; the url has a path: http://host:port or https://host:port alone is meant"
         text = f"{self.url}: {text}"
         # A broker that starts answers before its plugins are there.
         away = status in _AWAY or (status == 404 and self._known and "no node" not in text)
         return Away(text) if away else PullError(text)
 
 
-def _other_scheme(error: Exception, tls: bool) -> str:
+def _other_scheme(error: Exception, tls: bool, connected: bool) -> str:
     """What to say of a door that answers as one does that is asked with or without TLS in vain."""
     if tls and isinstance(error, ssl.SSLError) and "WRONG_VERSION_NUMBER" in str(error):
         return " (no TLS is spoken there: http://?)"
+    if tls and not connected and isinstance(error, TimeoutError) and "handshake" in str(error):
+        return " (it does not answer TLS; is it spoken there, or is it http://?)"
     if not tls and isinstance(error, http.client.RemoteDisconnected):
         return " (is TLS spoken there: https://?)"
     return ""

@@ -59,10 +59,13 @@ class MqttdDataSource(DataSource):
 
     def streamReader(self, schema: Any) -> Any:
         """For streaming queries."""
-        options = self._read_options(schema)
-        from mqttd.pipeline.spark.source import StreamReader
+        self._find()
+        from mqttd.pipeline.spark.stream import RefusedReader, StreamReader
 
-        return StreamReader(options, schema)
+        try:
+            return StreamReader(self._read_options(schema), schema)
+        except ValueError as error:
+            return RefusedReader(error)
 
     def _write_options(self, schema: Any) -> Any:
         self._find()

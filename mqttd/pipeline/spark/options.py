@@ -20,7 +20,7 @@ from mqttd.codec.topic import split_shared, validate_topic_filter
 from mqttd.pipeline.log.files import NAME
 from mqttd.pipeline.log.schema import COLUMNS, EVENTS, GAP
 
-__all__ = ["READ_OPTIONS", "Options", "Position", "read_options", "schema_of"]
+__all__ = ["READ_OPTIONS", "Options", "Position", "meant", "read_options", "schema_of"]
 
 #: Where to begin or end: "earliest", "latest", {node: offset} (-2 earliest, -1 latest), or µs.
 Position = str | dict[str, int] | int
@@ -31,7 +31,7 @@ READ_OPTIONS: Final = {
     "url": "pull endpoint of a broker, https://host:port, in place of path; several addresses of it"
     " are separated by commas, several brokers by semicolons",
     "token": "bearer token of the pull endpoint",
-    "caFile": "file of certificates to trust for url, in place of the system's",
+    "caFile": "file of certificates to trust for url with https, in place of the system's",
     "cluster": "name of a cluster of brokers (cluster.name), in place of path: etcd says which"
     " nodes there are, and where they are read",
     "etcd": "with cluster: URLs of the members of etcd, separated by commas",
@@ -69,7 +69,7 @@ KAFKA_NAMES: Final = {
     "kafka.group.id": "groupId",
 }
 
-#: The same, for a place in time: milliseconds since 1970, or ISO 8601.
+#: The same, for a place in time: milliseconds since 1970, or ISO 8601. They go before the others.
 TIMES: Final = {"startingTimestamp": "startingOffsets", "endingTimestamp": "endingOffsets"}
 
 #: Columns that every row has, those of gaps too.
@@ -140,12 +140,19 @@ class Options:
         return not self.filters and self.pattern is None
 
 
+def meant(name: str) -> str:
+    """The option that `name` is in any case, or is another name of; `name` if there is none."""
+    known = _ANY.get(name.lower(), name)
+    return KAFKA_NAMES.get(known) or TIMES.get(known, known)
+
+
 def read_options(given: Mapping[str, str], cores: int = CORES) -> Options:
     """Check the options of a read; `cores` is how many tasks run at once.
 
     Raises ValueError for the first one that is wrong.
     """
     options: dict[str, str] = {}
+    said: dict[str, str] = {}
     for name, value in given.items():
         known = _ANY.get(name.lower())
         if known is None:
@@ -154,10 +161,13 @@ def read_options(given: Mapping[str, str], cores: int = CORES) -> Options:
                 f"did you mean {_ANY[close[0]]}?" if close else f"known: {', '.join(READ_OPTIONS)}"
             )
             raise ValueError(f"mqttd: unknown option {name!r}; {hint}")
-        ours = KAFKA_NAMES.get(known) or TIMES.get(known, known)
-        if ours in options:
-            raise ValueError(f"mqttd: options {ours} and {known} say the same: give one of them")
-        options[ours] = _time(known, value) if known in TIMES else value
+        ours = meant(known)
+        before = said.get(ours, "")
+        if before and not {before, known} & TIMES.keys():
+            raise ValueError(f"mqttd: options {before} and {known} say the same: give one of them")
+        if before not in TIMES:
+            said[ours] = known
+            options[ours] = _time(known, value) if known in TIMES else value
     path, url, cluster = options.get("path"), options.get("url"), options.get("cluster")
     given_of = [name for name in ("path", "url", "cluster") if options.get(name)]
     if not given_of:
@@ -173,8 +183,14 @@ def read_options(given: Mapping[str, str], cores: int = CORES) -> Options:
         raise ValueError("mqttd: options cluster and etcd go together: the name, and who knows it")
     if not all(re.fullmatch(r"https?://[^/\s]+", one) for one in etcd):
         raise _wrong("etcd", options["etcd"], "http://host:2379 or https://host:2379")
+    if path and not all(one.strip() for one in path.split(";")):
+        raise _wrong("path", path, "a directory, or several with one semicolon between two")
     if url and not all(re.match(r"\s*https?://[^/\s]", one) for one in re.split("[,;]", url)):
         raise _wrong("url", url, "http://host:port or https://host:port")
+    ca_file = options.get("caFile") or None
+    if ca_file and not cluster and "https:" not in (url or ""):
+        raise _wrong("caFile", ca_file, "a url with https://host:port beside it: nothing else is"
+                     " asked for a certificate")  # fmt: skip
     if "subscribe" in options and "subscribePattern" in options:
         raise ValueError("mqttd: options subscribe and subscribePattern exclude each other")
     pattern = options.get("subscribePattern")
@@ -191,7 +207,7 @@ def read_options(given: Mapping[str, str], cores: int = CORES) -> Options:
         path=path or None,
         url=url or None,
         token=options.get("token", ""),
-        ca_file=options.get("caFile"),
+        ca_file=ca_file,
         archive=options.get("archive") or None,
         filters=_filters(options.get("subscribe")),
         pattern=pattern,

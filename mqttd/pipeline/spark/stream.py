@@ -10,10 +10,11 @@ Spark asks for the next batch: all before it is done then.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 import uuid
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from typing import Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -26,23 +27,26 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from mqttd.pipeline.log.cluster import ClusterLog
-from mqttd.pipeline.log.many import ManyLogs, joined, knows, pull_of, remade
+from mqttd.pipeline.log.many import ManyLogs, joined, knows, left_out, pull_of, remade
 from mqttd.pipeline.log.pull import Away, PullError, PullReader
 from mqttd.pipeline.log.reader import Bounds, DataLoss
 from mqttd.pipeline.spark.options import Options
 from mqttd.pipeline.spark.tasks import Reader, Task, plan, wanted
 
-__all__ = ["StreamReader"]
+__all__ = ["RefusedReader", "StreamReader"]
 
 Offset = dict[str, Any]
 
 #: What to do about what is lost.
 _KEEP: Final = "Keep more (retention in etc/plugins/spark.conf)"
 _OTHER_LOG: Final = "Look at path or url, or begin with a new checkpointLocation"
+_SHORTER: Final = "Put it back into the list"
 _NO_NODE: Final = "Bring it back, if it was moved away rather than renamed (node.name)"
 
 #: Seconds after which a group that has nothing new is heard of again.
 HEARD_OF_EVERY: Final = 60.0
+#: How far ahead gaps are looked for at a time.
+LOOKED_AT: Final = 1 << 22
 
 
 class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -65,10 +69,11 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reported: Offset | None = None
         self._start: dict[str, int] = {}
         self._end: dict[str, int] = {}
+        #: Gaps of each node behind that end, and how far they were looked for.
+        self._gaps: dict[str, set[tuple[int, int]]] = {}
+        self._looked: dict[str, int] = {}
         #: Nodes of a cluster that are not there, as was told.
         self._absent: Set[str] = frozenset()
-        #: When a broker that is away is asked again.
-        self._ask_at = 0.0
 
     def initialOffset(self) -> Offset:
         """Where a query without a checkpoint begins."""
@@ -98,32 +103,62 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
                 away = self._away()
         told = dict(self._reported or {"log": "", "nodes": {}})
         told["source"] = self.options.description
-        ends: dict[str, int] = self._end
-        told["offsetsBehindLatest"] = sum(
-            max(latest - ends.get(node, latest), 0) for node, latest in told["nodes"].items()
-        )
+        told["offsetsBehindLatest"] = self._behind(told["nodes"], away is None)
         told["bytes"] = 0 if away is not None else self._size()
         if away is not None:
             told["brokerAwaySeconds"] = round(away, 1)
         return told
 
-    def _size(self) -> int:
-        """Bytes of the log that the next micro-batch reads: Spark reports before it plans it."""
+    def _behind(self, latest: dict[str, int], there: bool) -> int:
+        """Events up to `latest` that no batch has taken: none where the log has a gap."""
+        behind = 0
+        for node, upto in latest.items():
+            end = self._end.get(node, upto)
+            if there and end < upto:
+                self._look_for_gaps(node, end, upto)
+            gaps = self._gaps[node] = {one for one in self._gaps.get(node, ()) if one[1] > end}
+            none = sum(min(stop, upto) - max(base, end) for base, stop in gaps if base < upto)
+            behind += max(upto - end, 0) - none
+        return behind
+
+    def _look_for_gaps(self, node: str, start: int, end: int) -> None:
+        """Look at most `LOOKED_AT` offsets on."""
+        start = max(start, self._looked.get(node, 0))
+        end = min(end, start + LOOKED_AT)
+        try:
+            with self._at_once():
+                blocks = self.log().blocks(node, start, end, False) if start < end else []
+        except (PullError, DataLoss, OSError, LookupError):  # told when it is planned
+            return
+        self._gaps.setdefault(node, set()).update(
+            (block.base, block.end) for block in blocks if block.gap
+        )
+        self._looked[node] = max(end, self._looked.get(node, 0))
+
+    @contextlib.contextmanager
+    def _at_once(self) -> Iterator[None]:
+        """A broker that is away is not waited for meanwhile."""
         pull = self._pull()
         try:
             if pull is not None:
                 pull.patience = 0.0
-            return sum(
-                block.size
-                for node, end in self._end.items()
-                if (start := self._start.get(node, end)) < end
-                for block in wanted(self.log().blocks(node, start, end, False), self.options)
-            )
-        except (PullError, DataLoss, OSError):  # told when it is planned
-            return 0
+            yield
         finally:
             if pull is not None:
                 pull.patience = self.options.outage
+
+    def _size(self) -> int:
+        """Bytes of the log that the next micro-batch reads: Spark reports before it plans it."""
+        try:
+            with self._at_once():
+                return sum(
+                    block.size
+                    for node, end in self._end.items()
+                    if (start := self._start.get(node, end)) < end
+                    for block in wanted(self.log().blocks(node, start, end, False), self.options)
+                )
+        except (PullError, DataLoss, OSError):  # told when it is planned
+            return 0
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Remember what is there now: this run ends with it."""
@@ -146,11 +181,9 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         log = self._pull()
         if log is None:
             return self.bounds()
-        if (away := self._away()) is not None and time.monotonic() < self._ask_at:
-            raise Away(f"{log.url} is away")
-        log.patience = 0.0
         try:
-            return self.bounds()
+            with self._at_once():
+                return self.bounds()
         except Away as error:
             away = self._away() or 0.0
             if away >= self.options.outage:
@@ -158,10 +191,7 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
                     f"{error}; it has been away for {away:.0f} s (outageTimeout)"
                 ) from None
             log.tell(f"mqttd: {error}; the query waits for up to {self.options.outage:.0f} s")
-            self._ask_at = time.monotonic() + min(max(away, 0.2), 10.0)
             raise
-        finally:
-            log.patience = self.options.outage
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """How far the next micro-batch goes; raises DataLoss if its begin is gone.
@@ -279,7 +309,10 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _begin(self, start: Offset, log_id: str, found: dict[str, Bounds]) -> dict[str, int]:
         """Where each node's next event is; a new node begins at its first one."""
         begin: dict[str, int] = dict(start["nodes"])
-        if not knows(log_id, start["log"]):
+        if gone := left_out(log_id, start["log"]):
+            if not knows(log_id, start["log"]):
+                self._shorter(gone, begin.keys() - found.keys())
+        elif not knows(log_id, start["log"]):
             self._anew(start, log_id)
             for node in remade(log_id, start["log"], start["nodes"]):
                 del begin[node]
@@ -304,6 +337,14 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
         return begin
 
+    def _shorter(self, gone: Set[str], nodes: Set[str]) -> None:
+        """A broker that was read is in the list no more; the others are read on."""
+        self._lost(
+            "a broker is missing from the list in path or url, that of node"
+            f" {', '.join(sorted(nodes)) or 'unknown'}, with log {', '.join(sorted(gone))}",
+            _SHORTER,
+        )
+
     def _anew(self, offset: Offset, log_id: str) -> None:
         self._lost(
             f"the event log was made anew: the query's checkpoint is of log {offset['log']},"
@@ -318,6 +359,32 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
                 " what there is"
             )
         print(f"mqttd: {what}", file=sys.stderr)
+
+
+class RefusedReader(DataSourceStreamReader):
+    """What raises `error` as soon as it is asked for anything.
+
+    Spark 4.3 stops a reader that it could not make, and tells of that instead of the reason.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def initialOffset(self) -> Offset:
+        """Raises the error."""
+        raise self.error
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        """Raises the error."""
+        raise self.error
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """Raises the error."""
+        raise self.error
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Raises the error."""
+        raise self.error
 
 
 def _offset(log_id: str, nodes: dict[str, int]) -> Offset:

@@ -32,7 +32,7 @@ from pyspark.sql.types import (
 )
 
 from mqttd.pipeline.log.schema import COLUMNS
-from mqttd.pipeline.spark.options import KEYS, Options, schema_of
+from mqttd.pipeline.spark.options import KEYS, Options, meant, schema_of
 
 __all__ = ["given", "kept"]
 
@@ -73,7 +73,9 @@ def given(options: Mapping[str, str], schema: StructType | None) -> dict[str, st
         return own
     found = schema.fields[0].metadata.get(_MARK)
     if found is not None:
-        return {**json.loads(found), **own}
+        said = {meant(name) for name in own}
+        of_table = json.loads(found).items()
+        return {name: value for name, value in of_table if meant(name) not in said} | own
     if not any(name in own for name in ("path", "url", "cluster")):
         raise ValueError(
             "mqttd: a table is created without columns, so that it gets those of the log:"

@@ -84,19 +84,23 @@ def plan(log: EventLog, node: str, start: int, end: int, options: Options) -> li
         count += -count % options.cores
     spread = min(options.cores, rows // WORTH_A_TASK)
     count = max(options.min_partitions, count, spread, 1)
-    share = max(-(-rows // count), 1)
     exporter, url = log.where(node) if isinstance(log, ClusterLog) else ("", "")
-    chosen: list[Block] = []
-    filled = 0
-    for block in blocks:
-        chosen.append(block)
-        filled += 0 if block.gap else block.rows
-        if filled >= share:
-            tasks.append(Task(node, start, end, runs_of(chosen), "", url, exporter))
-            chosen, filled = [], 0
-    if chosen:
+    for chosen in _shared(blocks, count):
         tasks.append(Task(node, start, end, runs_of(chosen), "", url, exporter))
     return tasks
+
+
+def _shared(blocks: Sequence[Block], count: int) -> Iterator[Sequence[Block]]:
+    """`blocks` in so many parts of about as many events, or one by one if they are fewer."""
+    left = min(count, len(blocks))
+    rows = sum(block.rows for block in blocks if not block.gap)
+    first = filled = 0
+    for behind, block in enumerate(blocks, 1):
+        filled += 0 if block.gap else block.rows
+        full = filled * left >= rows or len(blocks) - behind < left
+        if behind == len(blocks) or (full and left > 1):
+            yield blocks[first:behind]
+            first, rows, filled, left = behind, rows - filled, 0, left - 1
 
 
 def wanted(blocks: list[Block], options: Options) -> list[Block]:
@@ -147,18 +151,22 @@ class Reader:
         self,
         path: str | None,
         url: str | None,
-        now: bool = False,
+        away: float | None = None,
         elsewhere: Elsewhere | None = None,
     ) -> EventLog:
-        """One log; `now`: a broker that is away is not waited for."""
+        """One log; one that has been `away` for so many seconds is not waited for."""
         options = self.options
+        now = away is not None
         patience = 0.0 if now else options.outage
-        known = now or self._known
-        log = open_log(path, url, options.token, options.ca_file, patience, known, elsewhere)
+        log = open_log(
+            path, url, options.token, options.ca_file, patience, now or self._known, elsewhere,
+            options.outage, away,
+        )  # fmt: skip
         if options.archive:
             from mqttd.pipeline.log.archive import ArchivedLog
 
-            log = ArchivedLog(log, options.archive)
+            many = options.cluster or ";" in (options.path or options.url or "")
+            log = ArchivedLog(log, options.archive, alone=not many)
         return log
 
     def _exports(self) -> Exports:
@@ -171,7 +179,7 @@ class Reader:
 
     def _open_cluster(self) -> ClusterLog:
         return ClusterLog(
-            self._exports(), lambda url: self._open(None, url, True), self.options.outage
+            self._exports(), lambda url, away: self._open(None, url, away), self.options.outage
         )
 
     def _open_node(self, task: Task) -> EventLog:
@@ -180,7 +188,7 @@ class Reader:
         def url() -> str | None:
             try:
                 return self._exports().url(task.exporter)
-            except OSError:  # certificates for etcd may be where the driver is alone
+            except ValueError:  # certificates for etcd may be where the driver is alone
                 return None
 
         return self._open(None, task.url, elsewhere=Elsewhere(task.exporter, url))

@@ -136,6 +136,32 @@ def test_children_archive_in_order_and_retention_waits_for_them(tmp_path: Path) 
     writer.close()
 
 
+def test_an_archive_without_this_log_is_told_before_anything_is_read(tmp_path: Path) -> None:
+    writer = segments(tmp_path)
+    far, typo = tmp_path / "far", (tmp_path / "typo").as_uri()
+    # Nothing was archived yet, and nothing is missing.
+    reader = batch(tmp_path / "log", archive=typo)
+    assert seqs(rows(reader, reader.partitions())) == [
+        event.seq for event in all_events(LogReader(str(tmp_path / "log")))
+    ]
+    for path, end in finished(writer):
+        assert main([far.as_uri(), writer.log, NODE, path, str(end)]) == 0
+    writer.may_go = lambda end: True
+    writer.clean_up()
+    told = rf"option archive = '{typo}': nothing of this log \({writer.log}\) is there, .* no log"
+    with pytest.raises(ValueError, match=told):
+        batch(tmp_path / "log", archive=typo).partitions()
+    with pytest.raises(ValueError, match=told):
+        stream(tmp_path / "log", archive=typo, startingOffsets="earliest").initialOffset()
+    # An archive of other logs: a mistake for this one, but not where several are read.
+    (tmp_path / "typo" / ("0" * 32)).mkdir(parents=True)
+    with pytest.raises(ValueError, match="it has those of log 00000000"):
+        batch(tmp_path / "log", archive=typo).partitions()
+    ArchivedLog(LogReader(str(tmp_path / "log")), typo, alone=False).bounds()
+    assert batch(tmp_path / "log", archive=far.as_uri()).partitions()
+    writer.close()
+
+
 def test_a_url_that_is_none_is_told() -> None:
     with pytest.raises(ValueError, match="archive = 'nowhere://x'"):
         Archive("nowhere://x", "id")

@@ -45,7 +45,7 @@ class World:
     now: ClassVar[float] = 0.0
 
     @classmethod
-    def open(cls, url: str) -> EventLog:
+    def open(cls, url: str, away: float = 0.0) -> EventLog:
         cls.opened.append(url)
         if url in cls.away:
             raise Away(f"{url} cannot be reached")
@@ -70,7 +70,7 @@ class _OfWorld:
         return World.etcd
 
     def _open(
-        self, path: str | None, url: str | None, now: bool = False, elsewhere: Any = None
+        self, path: str | None, url: str | None, away: Any = None, elsewhere: Any = None
     ) -> EventLog:
         assert url is not None
         if url in World.away and elsewhere is not None:

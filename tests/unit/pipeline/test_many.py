@@ -10,7 +10,7 @@ import pytest
 from mqttd.pipeline.log.groups import groups
 from mqttd.pipeline.log.many import ManyLogs, knows
 from mqttd.pipeline.log.pull import Away, PullError, PullReader
-from mqttd.pipeline.log.reader import Bounds, LogReader
+from mqttd.pipeline.log.reader import Bounds, DataLoss, LogReader
 from mqttd.pipeline.log.writer import Writer
 from tests.unit.pipeline.logs import fill, written
 from tests.unit.pipeline.test_source import batch, rows, stream
@@ -63,8 +63,13 @@ def test_a_stream_goes_on_when_one_joins_and_groups_hear_of_their_own(tmp_path: 
     }
     # One that is taken out of the list is a loss, not silence.
     reader = stream(Path(several), **options)
-    with pytest.raises(Exception, match="made anew"):
+    with pytest.raises(DataLoss, match="missing from the list .* of node c, .* Put it back"):
         reader.latestOffset(later, reader.getDefaultReadLimit())
+    # Who goes on without it reads the others on, not again.
+    reader = stream(Path(several), failOnDataLoss="false")
+    last = reader.latestOffset(later, reader.getDefaultReadLimit())
+    assert rows(reader, reader.partitions(later, last)) == []
+    assert last["nodes"] == {"a": 40, "b": 30, "c": 30}
 
 
 def test_names_that_occur_twice_are_told(tmp_path: Path) -> None:

@@ -94,10 +94,17 @@ def test_positions(text: str, position: object) -> None:
         ({"url": "http://a,b"}, "option url = 'http://a,b': expected http://host:port"),
         ({"url": "http://a", "outageTimeout": "5 min"}, "outageTimeout = '5 min': expected a dur"),
         ({"path": "a", "pushDown": "true"}, "unknown option 'pushDown'"),
+        ({"path": "  "}, "option path = '  ': expected a directory"),
+        ({"path": ";"}, "option path = ';': expected a directory, or several"),
+        ({"path": "/srv/a; "}, "option path = '/srv/a; ': expected"),
+        ({"path": "a;;b"}, "option path = 'a;;b': expected"),
+        ({"url": "http://a;"}, "option url = 'http://a;': expected http"),
+        ({"url": "http://a", "caFile": "ca"}, "option caFile = 'ca': expected a url with https"),
+        ({"path": "a", "caFile": "ca"}, "option caFile = 'ca': expected a url with https"),
         ({"path": "a", "startingTimestamp": "noon"}, "startingTimestamp = 'noon': expected milli"),
         (
             {"path": "a", "maxOffsetsPerTrigger": "5", "maxEventsPerTrigger": "5"},
-            "options maxEventsPerTrigger and .* say the same",
+            "options maxOffsetsPerTrigger and maxEventsPerTrigger say the same",
         ),
     ],
 )
@@ -118,6 +125,16 @@ def test_names_of_the_kafka_source_are_known() -> None:
     )
     assert (options.starting, options.ending) == (1769860800000000, 1769860801000000)
     assert (options.max_events, options.group) == (7, "etl")
+
+
+def test_a_timestamp_goes_before_offsets_as_kafkas_does() -> None:
+    for more in ({"startingOffsets": "latest"}, {"startingoffsets": '{"a": 1}'}):
+        for first, second in (({}, more), (more, {})):
+            given_now = {"path": "x", **first, "startingTimestamp": "1769860800000", **second}
+            assert read_options(given_now).starting == 1769860800000000
+    table = kept(read_options({"path": "a"}), {**CREATED, "path": "a", "startingTimestamp": "1"})
+    assert given({"startingoffsets": "latest"}, table)["startingoffsets"] == "latest"
+    assert "startingtimestamp" not in given({"startingoffsets": "latest"}, table)
 
 
 def test_every_column_has_a_type_for_arrow() -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import ssl
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from mqttd.pipeline.client import Address, Client, ClientError
+from mqttd.pipeline.log.cluster import Exports
 from mqttd.pipeline.log.groups import groups
 from mqttd.pipeline.log.pull import Away, Elsewhere, PullError, PullReader
 from mqttd.pipeline.log.reader import DataLoss, LogReader
@@ -24,7 +28,7 @@ class Broker:
     def __init__(self, path: Path) -> None:
         self.log = LogReader(str(path))
         self.now = 0.0
-        self.back_at = 0.0
+        self.back_at = self.hangs_until = 0.0
         self.gone: set[str] = set()
         self.asked: list[str] = []
         self.said: list[str] = []
@@ -40,6 +44,9 @@ class Broker:
         class Reader(PullReader):
             def _once(self, method: str, target: str, body: bytes | None) -> bytes:
                 broker.asked.append(self.url)
+                if broker.now < broker.hangs_until:
+                    broker.now += self._timeout()
+                    raise Away(f"{self.url} does not answer")
                 if broker.now < broker.back_at or self.url in broker.gone:
                     raise Away(f"{self.url} cannot be reached")
                 if method == "POST":
@@ -151,21 +158,86 @@ def test_a_stream_goes_on_without_new_events_while_its_broker_is_away(
         assert reader.latestOffset(start, ReadAllAvailable()) == start
         told = reader.reportLatestOffset()
         assert told["nodes"] == {NODE: 30} and "brokerAwaySeconds" in told
-        reader._ask_at = 0.0
         broker.now += 2
     assert sum(broker.pauses) == 0  # nothing waits here
     assert broker.said == ["mqttd: http://a:1 cannot be reached; the query waits for up to 60 s"]
-    broker.now = broker.back_at
+    assert len(broker.asked) < 25  # of 40 questions: pauses grow
+    broker.now = broker.back_at + 5
     assert reader.latestOffset(start, ReadAllAvailable())["nodes"] == {NODE: 30}
-    assert broker.said[1:] == ["mqttd: http://a:1 is back after 50 s"]
+    assert broker.said[1:] == ["mqttd: http://a:1 is back after 55 s"]
     assert "brokerAwaySeconds" not in reader.reportLatestOffset()
     broker.back_at = broker.now + 1000
     reader.latestOffset(start, ReadAllAvailable())
     broker.now += 61
-    reader._ask_at = 0.0
     with pytest.raises(PullError, match=r"away for 61 s \(outageTimeout\)"):
         reader.latestOffset(start, ReadAllAvailable())
     assert log.patience == 60
+
+
+@pytest.mark.parametrize("outage", [3.0, 20.0, 300.0])
+def test_one_that_does_not_answer_is_away_since_it_was_asked(broker: Broker, outage: float) -> None:
+    reader = broker.reader(patience=outage, outage=outage)
+    began = broker.now
+    broker.hangs_until = began + 1e6
+    with pytest.raises(Away, match="does not answer, for"):
+        reader.bounds()
+    assert outage <= broker.now - began <= outage + 1
+    assert bool(broker.said) is (outage > 30)  # one that was not to be asked again is just told
+    # Each of several addresses has its part of that time.
+    broker.asked.clear()
+    with pytest.raises(Away):
+        broker.reader("http://a:1,http://b:2", patience=outage, outage=outage)
+    assert {"http://a:1", "http://b:2"} == set(broker.asked)
+
+
+def test_who_has_other_things_to_do_waits_for_no_answer_most_of_the_time(broker: Broker) -> None:
+    """`ManyLogs` and streams ask with no patience, again and again."""
+    reader = broker.reader(patience=0.0, outage=600.0)
+    broker.hangs_until = began = broker.now
+    broker.hangs_until += 1e6
+    spent = []
+    while broker.now - began < 600:
+        before = broker.now
+        with pytest.raises(Away, match="does not answer"):
+            reader.bounds()
+        spent.append(broker.now - before)
+        broker.now += 1
+    assert spent[0] == 30 and max(spent[1:]) <= 10
+    assert sum(spent) < 240 and sum(1 for one in spent if one) > 12
+    broker.hangs_until = 0.0
+    broker.now += 60
+    assert reader.bounds() and reader.away_since is None
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_door_that_takes_connections_and_says_nothing_is_left_in_time(tls: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        url = f"http{'s' if tls else ''}://127.0.0.1:{door.getsockname()[1]}"
+        began = time.monotonic()
+        hint = r"is it spoken there, or is it http://\?" if tls else "TimeoutError"
+        with pytest.raises(Away, match=hint):
+            PullReader(url, patience=0.1, outage=0.1)
+        assert time.monotonic() - began < 10
+
+
+def test_a_file_of_certificates_that_is_none_is_named(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    for name, why in (("/nope", "No such file"), (str(tmp_path / "empty"), "no certificate in it")):
+        with pytest.raises(ValueError, match=f"option caFile = '{name}': {why}"):
+            PullReader("https://a:1", ca_file=name)
+        with pytest.raises(ValueError, match=f"option etcdCaFile = '{name}': {why}"):
+            Exports(["https://a:1"], "c", name)
+        with pytest.raises(ClientError, match=f"TLS with a:1: {name}: "):
+            Client(Address("a", 1, tls=True, ca_file=name)).connect()
+    with pytest.raises(ValueError, match="options etcdCertificate = '/x', etcdPrivateKey = '/y'"):
+        Exports(["https://a:1"], "c", "", "/x", "/y")
+
+
+def test_a_url_with_a_path_that_leads_nowhere_is_told(broker: Broker) -> None:
+    reader = broker.reader("http://a:1/api/v1")
+    reader._known = False
+    with pytest.raises(PullError, match="a path: http://host:port or https://host:port alone"):
+        raise reader._refused(404, b"")
 
 
 def test_a_run_with_an_end_waits_for_it(tmp_path: Path, broker: Broker) -> None:

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StringType, StructField, StructType
 
-from mqttd.pipeline.log.blocks import Block, encode_block, encode_gap
+from mqttd.pipeline.log.blocks import FLAG_SKIP, Block, encode_block, encode_gap
 from mqttd.pipeline.log.columns import Columns
 from mqttd.pipeline.log.files import segments_in
 from mqttd.pipeline.log.groups import commit_group, groups
@@ -24,6 +24,7 @@ from mqttd.pipeline.log.retention import Retention
 from mqttd.pipeline.log.schema import COLUMNS
 from mqttd.pipeline.log.writer import Encoded, Writer
 from mqttd.pipeline.log.zstd import zstd
+from mqttd.pipeline.spark.data_source import MqttdDataSource
 from mqttd.pipeline.spark.options import read_options
 from mqttd.pipeline.spark.source import BatchReader, StreamReader, plan
 from mqttd.session.runs import Run
@@ -202,6 +203,30 @@ def test_there_are_as_many_tasks_as_cores_but_none_for_a_few_events(
     assert sum(run.end - run.base for task in found for run in task.runs) == rows
 
 
+@pytest.mark.parametrize(
+    ("blocks", "asked", "tasks"), [(85, 20, 20), (3, 2, 2), (5, 5, 5), (3, 7, 3), (100, 99, 99)]
+)
+def test_there_are_at_least_as_many_tasks_as_asked_for_where_there_are_blocks(
+    blocks: int, asked: int, tasks: int
+) -> None:
+    chance = random.Random(blocks)
+    found, at = [], 0
+    for _ in range(blocks):
+        count = chance.choice((1, 30, 250, 900))
+        found.append(Block(NODE, "s", at, 100, at, count, 1 << 11, 0, 0, False))
+        at += count
+
+    class Log:
+        def blocks(self, *_: object) -> list[Block]:
+            return found
+
+    options = read_options({"path": "/nowhere", "minPartitions": str(asked)}, 2)
+    planned = plan(cast("Any", Log()), NODE, 0, at, options)
+    assert len(planned) == tasks
+    sizes = [sum(run.end - run.base for run in task.runs) for task in planned]
+    assert sum(sizes) == at and min(sizes) > 0 and max(sizes) <= 2 * at // tasks + 900
+
+
 def test_topics_are_matched_as_the_broker_does(tmp_path: Path) -> None:
     writer = Writer(str(tmp_path), NODE)
     topics = ["a", "a/b", "a/b/c", "$SYS/x", "b/b", "a/", "/b", "a/b"]
@@ -309,6 +334,34 @@ def test_a_limit_is_shared_by_the_nodes_and_none_starves(tmp_path: Path) -> None
 def test_a_stream_has_no_end_to_be_given(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="option endingOffsets is for batch queries"):
         stream(tmp_path, endingOffsets="latest")
+
+
+def test_an_option_that_a_stream_has_not_is_told_by_the_reader_when_it_is_asked() -> None:
+    """Spark stops a reader that could not be made, and tells of that alone."""
+    source = MqttdDataSource({"path": "/nowhere", "endingOffsets": "latest"})
+    reader = source.streamReader(schema(("seq",)))
+    with pytest.raises(ValueError, match="option endingOffsets is for batch queries"):
+        reader.initialOffset()
+    reader.stop()
+
+
+def test_offsets_that_were_skipped_are_not_behind(tmp_path: Path) -> None:
+    writer = Writer(str(tmp_path), NODE)
+    fill(writer, 2)
+    for kind in (FLAG_SKIP, 0):
+        gap = encode_gap(writer.next, 1 << 20, START, "the writer was killed", kind=kind)
+        writer.write([Encoded(writer.next, 1 << 20, gap)])
+        fill(writer, 3)
+    writer.close()
+    reader = stream(tmp_path, startingOffsets="earliest")
+    at, behind = reader.initialOffset(), []
+    while True:
+        end = reader.latestOffset(at, ReadMaxRows(7))
+        behind.append(reader.reportLatestOffset()["offsetsBehindLatest"])
+        if end == at:
+            break
+        at = end
+    assert behind[0] == 73 and behind[-1] == 0 and behind == sorted(behind, reverse=True)
 
 
 def test_available_now_ends_with_what_was_there(tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def _configured(reader: Any, options: argparse.Namespace) -> Any:
         else:
             reader = reader.option("cluster", options.cluster).option("etcd", options.etcd)
     for name, value in (
-        ("caFile", options.ca_file),
+        ("caFile", _trusted(options)),
         ("subscribe", options.subscribe),
         ("startingOffsets", options.start),
         ("maxEventsPerTrigger", options.max_events),
@@ -167,6 +167,12 @@ def _configured(reader: Any, options: argparse.Namespace) -> Any:
             raise ValueError(f"--option {given}: expected NAME=VALUE")
         reader = reader.option(name, value)
     return reader.option("failOnDataLoss", str(not options.ignore_data_loss).lower())
+
+
+def _trusted(options: argparse.Namespace) -> str | None:
+    """What is trusted where the log is read; None if that is said of the broker written to."""
+    secure = options.cluster or "https:" in (options.url or "")
+    return options.ca_file if secure or not getattr(options, "to_broker", None) else None
 
 
 def run(
