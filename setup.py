@@ -109,6 +109,7 @@ HOT = [
     "mqttd/broker/retained_tree.py",
     "mqttd/broker/retainer.py",
     "mqttd/broker/rights.py",
+    "mqttd/broker/room.py",
     "mqttd/broker/router.py",
     "mqttd/broker/shared.py",
     "mqttd/broker/shedding.py",

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Final
 
 from mqttd.broker.losses import Losses
+from mqttd.broker.room import Room
 from mqttd.broker.router import Router
 from mqttd.broker.seams import Access, HookChains, Log
 from mqttd.broker.turns import Job, Turns
@@ -87,6 +88,8 @@ class Ground(Server):
         self.turns = Turns(given.soon, self.perform, self)
         #: Queues of sessions; a thousand of them are in nobody else's way.
         self.drains = Turns(given.soon, self.perform)
+        #: Large messages that wait for memory.
+        self.room = Room(self, given.soon, self.go_on, given.log)
         #: What has come and was put off below the channels.
         self.steps = Turns(given.soon, self.perform)
         self.losses = Losses(self, self.turns)
@@ -122,6 +125,22 @@ class Ground(Server):
     def drain_later(self, session: State) -> None:
         """Go on with a session's queue in a later turn, in line with others."""
         self.drains.add(_Slice(self, session))
+
+    def await_room(self, waiting: object) -> None:
+        """Go on with a session's large messages when memory has room for them."""
+        assert isinstance(waiting, State)
+        self.room.wait(waiting)
+
+    def go_on(self, session: State) -> None:
+        """A part of what waits for a session; what is left gets in line again."""
+        session.put_off = False
+        self.drained = 0
+        try:
+            session.drain()
+        except Exception as error:  # as in the edges: it must end this connection only
+            if session.channel is None:
+                raise
+            self.crashed(session.channel, error)
 
     def since(self) -> int:
         """What is added to `now` to get milliseconds since 1970: `now` is of this machine alone."""
@@ -233,21 +252,13 @@ def _silent(event: str) -> bool:
 class _Slice(Job):
     """A part of what waits in a session's queue."""
 
-    def __init__(self, server: Server, session: State) -> None:
-        self.server = server
+    def __init__(self, ground: Ground, session: State) -> None:
+        self.ground = ground
         self.session = session
 
     def slice(self) -> bool:
-        """See `Job.slice`; what is left gets in line again."""
-        session = self.session
-        session.put_off = False
-        self.server.drained = 0
-        try:
-            session.drain()
-        except Exception as error:  # as in the edges: it must end this connection only
-            if session.channel is None:
-                raise
-            self.server.crashed(session.channel, error)
+        """See `Job.slice`."""
+        self.ground.go_on(self.session)
         return False
 
 

@@ -1,6 +1,7 @@
 """The memory budget of a node: what is done, step by step, when more is held than it allows.
 
     held > 85 %     memory.high_water is told, once
+    held > 90 %     large messages that have waited wait on, but for a few (`mqttd.broker.room`)
     held > budget   caches are dropped, memory that is free goes back to the system
                     QoS 0 that waits is dropped, and none is kept for later
                     no new session, subscription or retained message is taken in (0x97)
@@ -194,7 +195,7 @@ class Memory:
         account.retained = retainer.bytes + retainer.held
         account.topics = broker.router.bytes
         account.output = broker.backlog + broker.fans.bytes
-        account.other = self._others + broker.journal.unwritten
+        account.other = self._others + broker.journal.unwritten + broker.journal.reading
         return account.used()
 
     def held(self, fresh: bool = False) -> int:
@@ -229,8 +230,10 @@ class Memory:
                 self._looked_at = self.broker.now
                 self._compare(budget)
         if not budget:
+            self.broker.room.see(False, fresh)
             return
         held = self.held(fresh)
+        self.broker.room.see(held // _LOW >= budget // 100, fresh)
         if held // _HIGH < budget // 100:
             self.high = False
         elif not self.high:

@@ -344,8 +344,10 @@ class Turn:
         self.closing: list[Connection] = []
         #: Connections whose output became empty while something waits for room.
         self.thirsty: list[Connection] = []
-        #: Messages out of queues that this turn has sent.
+        #: Messages out of queues that this turn has sent, and KiB of them.
         self.drained: int = 0
+        #: Memory is nearly full: what is large and has waited waits on.
+        self.scarce: bool = False
         #: Publishers that are not read from while the backlog is over its budget.
         self.stalled: dict[Connection, None] = {}
         #: Connections whose peer takes no more, and when it last took something; a look-out sweeps
@@ -435,6 +437,10 @@ class Turn:
 
     def perform_later(self) -> None:
         """Call `perform` in a later turn."""
+        raise NotImplementedError
+
+    def await_room(self, waiting: object) -> None:
+        """Have this session go on with what has waited when memory is not `scarce` any more."""
         raise NotImplementedError
 
     def crashed(self, channel: Connection, error: Exception) -> None:

@@ -32,6 +32,7 @@ class Journal(Ending):
         "changes",
         "fleeting",
         "holding",
+        "reading",
         "receipt",
         "soon",
         "touched",
@@ -51,6 +52,8 @@ class Journal(Ending):
         self.holding: bool = False
         #: Bytes of memory that what is not written yet takes, as it was after the last turn.
         self.unwritten: int = 0
+        #: Bytes that are being read again.
+        self.reading: int = 0
         #: Itself, where nobody else keeps what a turn promises.
         self.alone: tuple[object, ...] = (self,)
         #: Something is being written, for which somebody may wait.
@@ -130,6 +133,9 @@ class Journal(Ending):
 
         reader: an `mqttd.session.kept.Kept`; nothing is forgotten by this.
         """
+
+    def read_on(self, most: int) -> None:
+        """Read for those who wait: so many though memory is scarce; 0: it is not any more."""
 
     def recall(self, numbers: list[int], receipts: list[int], v5: bool) -> list[object]:
         """The same at once, for who cannot wait: entries of version `v5`, None for what is lost."""

@@ -161,6 +161,8 @@ class Kept(Pending):
     def fetch(self, mqueue: MQueue) -> None:
         """Have the journal read what comes next of the queue, once; `fetched` follows."""
         if not mqueue.asked:
+            if self.server.scarce:
+                self.server.metrics.memory_waited += 1
             numbers, receipts = mqueue.wanted(_FETCHED, _FETCHED_BYTES)
             mqueue.asked = True
             self.server.journal.fetch(self, mqueue, numbers, receipts)
@@ -169,9 +171,11 @@ class Kept(Pending):
         """The journal has read this, and knows nothing of what is None."""
         if mqueue is self.mqueue:
             assert isinstance(mqueue, MQueue)
+            mqueue.asked = False
+            if self.channel is None:
+                return  # it is read again for the next connection, and takes no memory until then
             before = mqueue.held
             mqueue.fill(numbers, entries)
-            mqueue.asked = False
             self._weigh_queue(mqueue.held, before)
         self.drain()
 

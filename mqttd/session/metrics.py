@@ -83,6 +83,7 @@ class Metrics:
         "rate_limited_out",
         "memory_caches_dropped",
         "memory_refused",
+        "memory_waited",
         "memory_shed",
         "memory_hung_up",
         "memory_unauthenticated_closed",
@@ -163,6 +164,7 @@ class Metrics:
         self.rate_limited_out: int = 0
         self.memory_caches_dropped: int = 0
         self.memory_refused: int = 0
+        self.memory_waited: int = 0
         self.memory_shed: int = 0
         self.memory_hung_up: int = 0
         self.memory_unauthenticated_closed: int = 0
@@ -291,6 +293,7 @@ COUNTERS: Final[tuple[str, ...]] = (
     "rate_limited_out",
     "memory_caches_dropped",
     "memory_refused",
+    "memory_waited",
     "memory_shed",
     "memory_hung_up",
     "memory_unauthenticated_closed",

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from mqttd.session.account import REPLAY
 from mqttd.session.connection import OPEN, Connection
 from mqttd.session.message import RELEASED, Delivery, entry_delivery, entry_qos, entry_wire
+from mqttd.session.output import LARGE
 from mqttd.session.receiver import NO_LIMIT
 from mqttd.session.replay import Replay
 from mqttd.session.sending import Sending
@@ -27,13 +28,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Session"]
 
-#: Retained messages, or filters without any, that a turn serves, as with queues (`DRAINED`).
+#: The same for retained messages, or filters without any.
 _REPLAYED: Final = 500
 #: Places that a search looks at for the work of one message, as a power of two.
 _SEARCH: Final = 6
-#: Messages out of queues that a turn sends, or drops as expired: of those that come back together
-#: none waits for all that the others are to get, and nobody else for more than some milliseconds.
+#: Messages out of queues, or KiB of them, that a turn sends, sends again, or drops as expired: of
+#: those that come back together none waits for all that the others are to get, nobody else for more
+#: than some milliseconds, and memory is looked at before they have filled it.
 DRAINED: Final = 256
+_KIB: Final = 10
 
 
 class Session(Sending):
@@ -104,13 +107,15 @@ class Session(Sending):
                 if entry is RELEASED:
                     self.send_kept(channel, b"\x62\x02" + packet_id.to_bytes(2, "big"), 2)
                     sent += 1
-                elif sent >= self.window:
+                elif unsent or sent >= self.window or not self._fits(channel, entry):
                     unsent.append(packet_id)
                 elif self._resend_one(channel, packet_id, entry):
                     sent += 1
             if unsent:
                 self.unsent = unsent
                 self.waiting = True
+                if self.mqueue is None:
+                    self.mqueue = self.new_queue()  # what is new goes behind them
         self.drain()
         if self.mqueue is not None and self.mqueue.qos0:
             channel.special = True  # new QoS 0 messages go behind those that wait
@@ -149,7 +154,7 @@ class Session(Sending):
             if entry is None or entry is RELEASED:
                 unsent.pop(0)  # a client may acknowledge what this connection did not send yet
                 continue
-            if len(inflight) - len(unsent) >= self.window:
+            if len(inflight) - len(unsent) >= self.window or not self._fits(channel, entry):
                 return False
             self._resend_one(channel, unsent.pop(0), entry)
         self.unsent = None
@@ -180,6 +185,8 @@ class Session(Sending):
         older: int = self.retry_mark - self.gone
         for packet_id in list(inflight)[: max(0, older)]:
             entry = inflight[packet_id]
+            if entry is not RELEASED and channel.out_bytes >= channel.limit:
+                return  # it has not taken what it was sent before
             self.server.metrics.messages_retransmitted += 1
             if entry is RELEASED:
                 channel.send(b"\x62\x02" + packet_id.to_bytes(2, "big"))
@@ -194,14 +201,12 @@ class Session(Sending):
     def drain(self) -> None:
         """Move what waits into the window, as far as window, output and this turn allow."""
         channel = self.channel
-        if channel is None or channel.state != OPEN:
+        if channel is None or channel.state != OPEN or self.put_off:
             return
         if self.unsent is not None and not self._resend_more(channel):
             return
         mqueue = self.mqueue
         if mqueue is not None:
-            if self.put_off:
-                return
             server = self.server
             now = server.now
             while True:
@@ -214,7 +219,7 @@ class Session(Sending):
                     channel.special = channel.apart()
                     break
                 if isinstance(entry, Delivery) and entry.expires_at and entry.expires_at <= now:
-                    if self._has_had_enough():
+                    if self._has_had_enough(0):
                         return
                     self.unqueue(mqueue)
                     self.unqueued()
@@ -223,11 +228,7 @@ class Session(Sending):
                 inflight = self.inflight
                 if inflight is not None and len(inflight) >= self.window and entry_qos(entry):
                     return
-                size = len(entry_wire(entry))
-                if channel.out_bytes + size > channel.limit and channel.over(size):
-                    channel.thirsty = True
-                    return
-                if self._has_had_enough():
+                if not self._fits(channel, entry):
                     return
                 self.unqueue(mqueue)
                 self.send_queued(channel, entry)
@@ -237,15 +238,31 @@ class Session(Sending):
             self.replay()
         self.waiting = self.mqueue is not None or self.replays is not None
 
-    def _has_had_enough(self) -> bool:
-        """Whether this turn has no more room for what leaves queues: then a later one goes on."""
+    def _fits(self, channel: Connection, entry: object) -> bool:
+        """Whether output, turn and memory have room for an entry; if not, this goes on later."""
+        size = len(entry_wire(entry))
+        if channel.out_bytes + size > channel.limit and channel.over(size):
+            channel.thirsty = True
+            return False
+        return not self._has_had_enough(size)
+
+    def _has_had_enough(self, size: int) -> bool:
+        """Whether this turn has no more room for what has waited: then a later one goes on."""
         server = self.server
         if server.drained >= DRAINED:
             self.put_off = True
             server.drain_later(self)
             return True
-        server.drained += 1
+        if server.scarce and size >= LARGE:
+            self._await_room()
+            return True
+        server.drained += 1 + (size >> _KIB)
         return False
+
+    def _await_room(self) -> None:
+        """Memory is scarce, and what comes next is large: it waits."""
+        self.put_off = True
+        self.server.await_room(self)
 
     def add_replay(self, replay: Replay) -> None:
         """Something is to be replayed once what waits already has gone.
@@ -308,10 +325,15 @@ class Session(Sending):
                 if replays.pop(replay.topic_filter, None) is not None:
                     self._weigh_replays(-REPLAY)
                 continue
+            size = len(delivery.wire)
+            server.drained += size >> _KIB
             if delivery.qos:
                 self.deliver(delivery, delivery.packet_id)
             else:
                 self.deliver_qos0(delivery)
+            if server.scarce and size >= LARGE:
+                self._await_room()
+                return
         self.replays = None
 
     # -- acknowledgements ----------------------------------------------------------------------

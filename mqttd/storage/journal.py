@@ -374,6 +374,10 @@ class StoreJournal(Releasing):
         if not self._noted:
             self._begin()
 
+    def is_scarce(self) -> bool:
+        """See `ReadingJournal.is_scarce`."""
+        return self.turn.scarce
+
     def end_whole(self) -> None:
         """See `Journal.end_whole`."""
         self.whole = False

@@ -2,6 +2,7 @@
 
     Session.fetch --> fetch --> written? --> ask --> (the writer's thread) --> was_read --> fetched
                                 not yet: when its group is
+                not while much is being read, or memory is scarce: some of it, in turn
     who cannot wait --> recall --> read, or out of the group that is not written yet
 
 Where a record is says the ledger, whatever has been moved since it was asked for.
@@ -10,7 +11,9 @@ Where a record is says the ledger, whatever has been moved since it was asked fo
 from __future__ import annotations
 
 import sqlite3
+from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from mqttd.session.journal import Journal
 from mqttd.session.kept import Kept
@@ -18,16 +21,20 @@ from mqttd.storage.blocks import Block
 from mqttd.storage.entries import entry_of
 from mqttd.storage.ledger import KIND_MASK, Ledger
 
-__all__ = ["Fetch", "Pieces", "ReadingJournal"]
+__all__ = ["AHEAD", "Fetch", "Pieces", "ReadingJournal"]
 
 #: Of blocks, each (block, where, how much).
 Pieces = list[tuple[int, int, int]]
+
+#: Bytes that are being read from which on no more is asked for: all that were asked for come at
+#: once where a thousand sessions come back.
+AHEAD: Final = 1 << 20
 
 
 class Fetch:
     """What a queue is to get back."""
 
-    __slots__ = ("mqueue", "numbers", "reader", "receipts")
+    __slots__ = ("mqueue", "numbers", "reader", "receipts", "size")
 
     def __init__(
         self, reader: Kept, mqueue: object, numbers: list[int], receipts: list[int]
@@ -36,6 +43,8 @@ class Fetch:
         self.mqueue = mqueue
         self.numbers = numbers
         self.receipts = receipts
+        #: Bytes that are being read.
+        self.size: int = 0
 
     def cut(self, most: int) -> None:
         """Leave the rest for another time."""
@@ -46,7 +55,7 @@ class Fetch:
 class ReadingJournal(Journal):
     """Reads again what was queued; what tells and writes is `mqttd.storage.journal`."""
 
-    __slots__ = ("_fetches", "ask", "ledger", "read", "since", "unreadable")
+    __slots__ = ("_fetches", "_let", "ask", "ledger", "read", "since", "unreadable")
 
     def __init__(self, ledger: Ledger, since: int) -> None:
         super().__init__()
@@ -55,12 +64,18 @@ class ReadingJournal(Journal):
         #: Reads pieces of blocks, at once; has them read, `was_read` follows.
         self.read: Callable[[Pieces], list[bytes | None]] = _none
         self.ask: Callable[[object, Pieces], None] = _nobody
-        self._fetches: list[Fetch] = []
+        self._fetches: deque[Fetch] = deque()
+        #: How many are read for though memory is scarce.
+        self._let: int = 0
         #: Messages that could not be read again.
         self.unreadable: int = 0
 
     def begin(self) -> None:
         """Something is to be done at the end of this turn: `serve`."""
+        raise NotImplementedError
+
+    def is_scarce(self) -> bool:
+        """Whether memory is nearly full."""
         raise NotImplementedError
 
     def data_of(self, block: Block) -> list[bytes] | None:
@@ -118,9 +133,15 @@ class ReadingJournal(Journal):
         return None
 
     def serve(self) -> None:
-        """Have read what is in the file; the rest waits for its group."""
-        fetches, self._fetches = self._fetches, []
-        for fetch in fetches:
+        """Have read what is in the file, as far as there is room; the rest waits for its group."""
+        fetches = self._fetches
+        unwritten: list[Fetch] = []
+        scarce = self.is_scarce()
+        while fetches and self.reading < AHEAD and (self._let or not scarce):
+            fetch = fetches.popleft()
+            if fetch.reader.channel is None:
+                fetch.reader.fetched(fetch.mqueue, [], [])
+                continue
             pieces: Pieces = []
             for at in range(len(fetch.numbers)):
                 place = self.ledger.place(fetch.numbers[at])
@@ -133,14 +154,28 @@ class ReadingJournal(Journal):
                 pieces.append((block.id, start, fetch.receipts[at] >> 8))
             if pieces:
                 fetch.cut(len(pieces))
+                fetch.size = sum([receipt >> 8 for receipt in fetch.receipts])
+                self.reading += fetch.size
+                if scarce:
+                    self._let -= 1
                 self.ask(fetch, pieces)
             else:
-                self._fetches.append(fetch)
+                unwritten.append(fetch)
+        fetches.extendleft(reversed(unwritten))
+
+    def read_on(self, most: int) -> None:
+        """See `Journal.read_on`."""
+        self._let = most
+        if self._fetches:
+            self.begin()
 
     def was_read(self, fetch: object, pieces: Pieces,
                  found: list[bytes | None]) -> None:  # fmt: skip
         """What was asked for is read; it goes to its reader, but for what has moved meanwhile."""
         assert isinstance(fetch, Fetch)
+        self.reading -= fetch.size
+        if self._fetches:
+            self.begin()
         entries: list[object] = []
         for at in range(len(found)):
             data = found[at]

@@ -52,6 +52,11 @@ Job: TypeAlias = Callable[[sqlite3.Connection], None]
 #: which nobody else runs; a slow disk lets groups of several gather.
 _PIECE: Final = 96 << 10
 
+#: What was read last stays, up to so many bytes, for sessions that want the same; smaller payloads
+#: are read again as fast as they are found.
+_RECENT: Final = 4 << 20
+_WORTH: Final = 4096
+
 #: Seconds until it is seen whether somebody else has got the connection.
 _YIELD: Final = 0.0002
 
@@ -73,6 +78,35 @@ class Reading:
         self.found: list[bytes | None] = []
 
 
+class _Recent:
+    """The payloads that were read last.
+
+    Sessions that come back together are to get the same ones, one after the other: so these are
+    read once, and in memory once.
+    """
+
+    __slots__ = ("_found", "_size")
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[int, int, int], bytes] = {}
+        self._size = 0
+
+    def read(
+        self, base: sqlite3.Connection, pieces: list[tuple[int, int, int]]
+    ) -> list[bytes | None]:
+        """See `read`."""
+        wanted = [piece for piece in pieces if piece not in self._found]
+        fresh = dict(zip(wanted, read(base, wanted), strict=True)) if wanted else {}
+        found = [self._found.get(piece) or fresh[piece] for piece in pieces]
+        for piece, data in fresh.items():
+            if data is not None and len(data) >= _WORTH:
+                self._found[piece] = data
+                self._size += len(data)
+        while self._size > _RECENT:
+            self._size -= len(self._found.pop(next(iter(self._found))))
+        return found
+
+
 class Writer:
     """Writes to `base`; `wake` is called in the thread when something is `done` or has failed."""
 
@@ -88,6 +122,7 @@ class Writer:
         self.lock = threading.Lock()
         self._waiting: SimpleQueue[Group | Job | None] = SimpleQueue()
         self._readings: deque[Reading] = deque()
+        self._recent = _Recent()
         #: The loop's thread wants the connection.
         self._wanted = False
         self._stopping = threading.Event()
@@ -193,7 +228,7 @@ class Writer:
             reading = self._readings.popleft()
             try:
                 with self.lock:
-                    reading.found = read(self.base, reading.pieces)
+                    reading.found = self._recent.read(self.base, reading.pieces)
             except sqlite3.Error:
                 self._readings.appendleft(reading)
                 return

@@ -20,7 +20,7 @@ from mqttd.storage.database import (
 )
 from mqttd.storage.ledger import MESSAGE3, Ledger
 from mqttd.storage.tools import backup
-from mqttd.storage.writer import Stopped, Writer, read, write
+from mqttd.storage.writer import Reading, Stopped, Writer, read, write
 
 DEADLINE = 60.0
 
@@ -205,3 +205,30 @@ def test_sessions_that_end_together_take_few_statements(tmp_path: Path) -> None:
     filters = base.execute("SELECT owner, filter FROM subscription ORDER BY owner").fetchall()
     assert filters == [(count, "a/#"), (count + 1, "b")]
     base.close()
+
+
+def test_what_many_are_to_get_is_read_once(tmp_path: Path) -> None:
+    """As far as some megabytes hold it; what is small is read again."""
+    base = connect(str(tmp_path / "store.db"))
+    read_now = threading.Semaphore(0)
+    writer = Writer(base, read_now.release)
+    ledger = Ledger()
+    large = ledger.note(1, MESSAGE3, 0, b"large" * 1000)
+    small = ledger.note(1, MESSAGE3, 0, b"small")
+    group = ledger.close()
+    assert group is not None
+    write(base, group)
+    writer.start()
+    pieces: list[tuple[int, int, int]] = []
+    for number, size in ((large, 5000), (small, 5)):
+        place = ledger.place(number)
+        assert place is not None
+        pieces.append((place[0].id, place[1], size))
+    for _ in range(2):
+        writer.fetch(Reading(None, list(pieces)))
+        assert read_now.acquire(timeout=DEADLINE)
+    first, second = writer.read
+    assert first.found == second.found == [b"large" * 1000, b"small"]
+    assert first.found[0] is second.found[0]
+    assert first.found[1] is not second.found[1]
+    writer.stop()
