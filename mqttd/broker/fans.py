@@ -72,6 +72,8 @@ class Fan(Later):
         self.number: int = 0
         #: It may come once only: the store has all of it, or nothing.
         self.whole: bool = False
+        #: Nor does it go out before that (`mqttd.session.journal.Journal.bind`).
+        self.once: bool = False
         #: A journal keeps something of it.
         self.touched: bool = False
         #: Other processes that it went to, see `Ground.crossed`.
@@ -306,7 +308,8 @@ class Fans:
             line.append(fan)
         self.bytes += fan.weight
         broker.later = fan
-        if fan.qos == 2:
+        fan.once = broker.journal.once
+        if fan.once or fan.qos == 2:
             self.hold(fan)
         return fan.receivers()
 
@@ -360,6 +363,8 @@ class Fans:
         if not (fan.link or fan.at or fan.group_at):
             self._number(fan)  # now it goes to other processes, and not when it came
         self.current = fan
+        if fan.once:
+            journal.bind(True)
         try:
             left = fan.some(broker)
             fan.kept_by(broker)
@@ -367,6 +372,8 @@ class Fans:
             self._failed(fan, error)
         finally:
             self.current = None
+            if fan.once:
+                journal.bind(False)
         if left:
             return True
         line.popleft()

@@ -13,7 +13,8 @@ whoever takes over or resumes a session that is in line has its will published f
 that has expired. A client whose CONNECT ends a session with much in it waits for that as well; one
 that ends little does not.
 
-Promise: `ENOUGH` units of work a turn, and the one will or session that passes it.
+Promise: `ENOUGH` units of work a turn, and the one will or session that passes it. A will for more
+receivers than one turn is for is in the store before the next one begins.
 MQTT 5.0, 3.1.2.5.
 """
 
@@ -59,6 +60,8 @@ class Partings(Job):
         self.line: deque[Channel | Session | _Successor] = deque()
         #: Those in line wait for something else than a turn.
         self.waits: bool = False
+        #: What is kept as a whole has not come to the end of its turn.
+        self.late: bool = False
         registry.handing.idle = self._go_on
 
     def puts_off(self, channel: Channel) -> bool:
@@ -97,7 +100,7 @@ class Partings(Job):
     def _has_time(self) -> bool:
         """Whether nobody is in line; else, or where this turn had enough, the line goes on."""
         if not self.line:
-            if self.wills.spent() < ENOUGH and not self._is_held_up():
+            if self.wills.spent() < ENOUGH and self._may_begin():
                 return True
             self.waits = False
             self.broker.turns.add(self)
@@ -106,6 +109,15 @@ class Partings(Job):
     def _is_held_up(self) -> bool:
         """Whether a way to another process is full, or something is still to be handed on."""
         return self.broker.clogged is not None or len(self.registry.handing.line) > 0
+
+    def _may_begin(self) -> bool:
+        """Whether a will may begin its way: what is to be kept as a whole comes to its end first.
+
+        Else the store would have none of many wills for thousands before all had gone.
+        """
+        if self.broker.fans.held:
+            self.late = True
+        return not self.late and not self._is_held_up()
 
     def slice(self) -> bool:
         """See `Job.slice`; what fills the way to another process waits for room there.
@@ -117,6 +129,9 @@ class Partings(Job):
             self.waits = True
             broker.when_relieved(self._go_on)
             return False
+        if self.late and not broker.fans.held:
+            self.late = False
+            return len(self.line) > 0
         self._some()
         full = broker.clogged
         broker.clogged = None
@@ -130,7 +145,7 @@ class Partings(Job):
         """As many as a turn has time for."""
         self.wills.work = 0
         self.broker.clogged = None
-        while self.line and self.wills.work < ENOUGH and not self._is_held_up():
+        while self.line and self.wills.work < ENOUGH and self._may_begin():
             self._next()
 
     def finish(self) -> None:

@@ -71,8 +71,9 @@ class Wills:
 
     def __init__(self, broker: Publishing) -> None:
         self.broker = broker
-        #: While other processes are not met: sessions whose wills they are to hear of, too.
-        self.held: list[Session] | None = None
+        #: While other processes are not met: sessions whose wills they are to hear of, too. They
+        #: may be over before that.
+        self.held: dict[Session, Message] | None = None
         #: What they were in this turn: deliveries, what is retained, and 8 KiB of one.
         self.work: int = 0
         self._at: int = 0
@@ -84,11 +85,26 @@ class Wills:
             self.work = 0
         return self.work
 
-    def release(self) -> None:
-        """Publish the wills that were held; from now on none is."""
+    def hold(self) -> None:
+        """Hold what is due from now on; the store has it meanwhile."""
+        self.held = {}
+
+    def release(self, published: bool = False) -> None:
+        """Publish the wills that were held, unless others have; from now on none is."""
         held, self.held = self.held, None
-        for session in held or ():
-            self.publish(session)
+        for session, will in (held or {}).items():
+            if session.will is will:
+                session.take_will()
+            else:
+                self._forget(session)
+            if not published:
+                self._publish(session, will)
+
+    def _forget(self, session: Session) -> None:
+        """The session of a will that was held is over: the store is to have it no more."""
+        other = self.broker.sessions.get(session.client_id)
+        if other is None or other.will is None:
+            self.broker.journal.will(session.client_id, session.username, None, 0)
 
     def allowed(self, client: ClientInfo, will: Will) -> bool:
         """May the client publish this will, as things are at CONNECT?"""
@@ -129,11 +145,14 @@ class Wills:
     def publish(self, session: Session) -> None:
         """Publish a session's will, if it has one and its client still may."""
         if self.held is not None:
-            self.held.append(session)
+            if session.will is not None:
+                self.held[session] = session.will
             return
         will = session.take_will()
-        if will is None:
-            return
+        if will is not None:
+            self._publish(session, will)
+
+    def _publish(self, session: Session, will: Message) -> None:
         broker = self.broker
         client = self._client(session, will)
         action = Action(_PUBLISH, will.qos, will.retain)
@@ -144,19 +163,22 @@ class Wills:
             return
         broker.metrics.wills_published += 1
         expires_at = broker.now + milliseconds(will.expires_at) if will.expires_at else 0
-        receivers = broker.publish(
-            Message(
-                broker.next_message_id(),
-                will.topic,
-                will.payload,
-                will.qos,
-                will.retain,
-                will.properties,
-                will.client_id,
-                will.username,
-                expires_at,
-            )
+        message = Message(
+            broker.next_message_id(),
+            will.topic,
+            will.payload,
+            will.qos,
+            will.retain,
+            will.properties,
+            will.client_id,
+            will.username,
+            expires_at,
         )
+        broker.journal.bind(True)  # a restart would publish it again, and nobody else
+        try:
+            receivers = broker.publish(message)
+        finally:
+            broker.journal.bind(False)
         self.spent()
         size = 1 + (len(will.payload) >> _UNIT)
         self.work += size if will.retain else 1

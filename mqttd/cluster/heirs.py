@@ -12,9 +12,10 @@ One that is there already is not written again; who changes wills all the time h
 written, `_RATE` bytes a second. What is more than a node may have in etcd, or a user
 (`mqttd.cluster.written`), is published by its own node alone, and lost when that is killed.
 
-Promise: published once. What a node has not written when it is killed is lost, or comes although
-its client has said DISCONNECT: what a turn of the loop has brought is sent to etcd in the next one,
-behind nothing else. CONNACK does not wait for it. MQTT 5.0, 3.1.2.5, 3.1.3.2.2.
+Promise: published once. What a node has not written when it is killed is lost, comes although its
+client has said DISCONNECT, or again where the node had just published it: what a turn of the loop
+has brought is sent to etcd in the next one, behind nothing else. Neither CONNACK nor who hears a
+will waits for it. MQTT 5.0, 3.1.2.5, 3.1.3.2.2.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ class Heirs:
         """This is the broker; its wills wait until the others are met."""
         self.broker = broker
         broker.will_changed = self.changed
-        broker.wills.held = []
+        broker.wills.hold()
 
     def begin(self, epoch: int) -> None:
         """We are a member: nothing is written yet."""
@@ -275,15 +276,10 @@ class Heirs:
 
         alone: there was nobody who could have.
         """
-        held, self.broker.wills.held = self.broker.wills.held, None
         if os.path.exists(self.note):
             os.unlink(self.note)
             alone = True
-        for session in held or ():
-            if alone:
-                self.broker.wills.publish(session)
-            else:
-                session.take_will()
+        self.broker.wills.release(published=not alone)
 
     def _later(self, seconds: float, what: Callable[..., Any], *about: object) -> None:
         def now() -> None:

@@ -282,7 +282,8 @@ class Peer(Receiver):
             fleeting = packet_id != 0 and packet_id == self.broker.journal.fleeting
             self.once.carry(data, not fleeting)
         else:
-            self.ferry.carry(data, False)
+            ferry = self.ferry
+            ferry.carry(data, self.broker.journal.once and ferry is self.once)
 
     def deliver_qos0(self, delivery: Delivery) -> None:
         """See `Receiver.deliver_qos0`."""

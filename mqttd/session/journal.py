@@ -32,6 +32,7 @@ class Journal(Ending):
         "changes",
         "fleeting",
         "holding",
+        "once",
         "reading",
         "receipt",
         "soon",
@@ -50,6 +51,8 @@ class Journal(Ending):
         self.changes: int = 0
         #: Bytes are held for some connection.
         self.holding: bool = False
+        #: See `bind`.
+        self.once: bool = False
         #: Bytes of memory that what is not written yet takes, as it was after the last turn.
         self.unwritten: int = 0
         #: Bytes that are being read again.
@@ -147,6 +150,13 @@ class Journal(Ending):
         """Send bytes when everything told so far is kept."""
         if channel.state == OPEN:
             channel.send(data)
+
+    def bind(self, once: bool) -> None:
+        """What is published from now on (True), or no more, is also of what the turn has told.
+
+        A restart would publish it again, and nobody else: at QoS 1 and 2 it goes out when that
+        is kept.
+        """
 
     def holds(self, channel: Connection) -> bool:
         """Whether bytes are held for this connection: others go behind them."""

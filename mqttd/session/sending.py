@@ -191,12 +191,16 @@ class Sending(Kept):
             server.delivered(self, delivery)
 
     def send_kept(self, channel: Connection, data: bytes, qos: int) -> None:
-        """Send bytes; with `qos` 2 when what they say is kept.
+        """Send bytes; with `qos` 2 when what they say is kept, and where `Journal.bind` says so.
 
         A restart would deliver a QoS 2 message twice if it had forgotten under which id it went.
+        What is sent at QoS 0 later may not wait behind others, and waits for nothing itself.
         """
         journal = self.server.journal
-        if self.owner and (qos == 2 or (journal.holding and journal.holds(channel))):
+        if self.owner and (
+            qos == 2
+            or (journal.holding and (journal.holds(channel) or (journal.once and qos == 1)))
+        ):
             journal.hold(channel, data)
         else:
             channel.send(data)

@@ -327,6 +327,14 @@ class StoreJournal(Releasing):
             for waiting in (self._waiting, self._waiting_for):
                 waiting.uncork()
 
+    def bind(self, once: bool) -> None:
+        """See `Journal.bind`; a disk that takes nothing holds nothing up."""
+        self.once = once and not self.failing and self.durability.default != NONE
+        if self.once:
+            self.holding = True
+        else:
+            self._see_held()
+
     def holds(self, channel: Connection) -> bool:
         """See `Journal.holds`."""
         if channel in self._waiting.channels:

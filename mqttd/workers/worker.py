@@ -89,7 +89,7 @@ class Worker:
         self.commons = Commons(broker, self.call)
         self.calls.update(self.commons.calls)
         self.mesh.given = self._tell_new
-        broker.wills.held = []
+        broker.wills.hold()
 
     # -- start and end -------------------------------------------------------------------------
 

@@ -3,7 +3,8 @@
     publishers   sessions of their own, QoS 1 and 2 by turns, a window of unacknowledged messages
     subscribers  one that stays, one that comes and goes (takes itself over), one that is away
     retained     one topic each publisher counts up in
-    wills        of publishers and of who comes and goes, a number higher with each connection
+    wills        of publishers, of who comes and goes, and of two whose sessions end with their
+                 connections (5.0 and 3.1.1), a number higher with each connection
     reborn       one that begins anew now and then, with a topic of its own for each life
     pair         a shared group of two, there or away as the dice say
 
@@ -23,7 +24,7 @@ from collections.abc import Callable, Iterator
 from math import inf
 
 from tests.faults.judge import login
-from tests.faults.members import DEADLINE, Member, Reborn
+from tests.faults.members import DEADLINE, Fleeting, Member, Reborn
 from tests.support import packets as mq
 from tests.support.waiting import Patience
 
@@ -39,9 +40,14 @@ class Crowd:
         self.stays, self.away = Member("stays"), Member("away")
         self.comes = Member("comes", has_will=True)
         self.reborn = Reborn("reborn")
+        self.fleeting = [Fleeting("flees5", mq.V5), Fleeting("flees3", mq.V311)]
+        #: Whose wills are looked at.
+        self.willed = [*self.publishers, self.comes, *self.fleeting]
+        #: Who is always there, and subscribes to nothing.
+        self.alive = [*self.publishers, *self.fleeting, self.reborn]
         self.subscribers = [self.stays, self.comes, self.away]
         self.pair = [Member("one"), Member("other")]
-        self.everybody = [*self.publishers, *self.subscribers, *self.pair, self.reborn]
+        self.everybody = [*self.alive, *self.subscribers, *self.pair]
         for member in self.everybody:
             member.login = login(member.name) if judged else {}
         self.port = 0
@@ -49,7 +55,7 @@ class Crowd:
     def begin(self, port: int) -> None:
         """A broker is there (again)."""
         self.port = port
-        there = [*self.publishers, self.stays, self.comes, self.reborn]
+        there = [*self.alive, self.stays, self.comes]
         self.reborn.choose(self.dice)
         if not self.away.known:
             there.append(self.away)
@@ -89,8 +95,9 @@ class Crowd:
                     publisher.connect(self.port)
                 for _ in range(self.dice.randint(0, 4)):
                     publisher.publish(self.dice)
-            if self.dice.random() < 0.01 or self.comes.sock is None:
-                self.comes.connect(self.port)  # takes itself over
+            for member in (self.comes, *self.fleeting):
+                if self.dice.random() < 0.01 or member.sock is None:
+                    member.connect(self.port)  # takes itself over
             if self.dice.random() < 0.02 or self.reborn.sock is None:
                 self.reborn.choose(self.dice)
                 self.reborn.connect(self.port)
@@ -116,7 +123,7 @@ class Crowd:
     def _last_word(self) -> None:
         """Go on until somebody's CONNACK, SUBACK or UNSUBACK has come, and not a packet longer."""
         reborn = self.reborn
-        who = self.dice.choice((reborn, reborn, self.comes, *self.publishers))
+        who = self.dice.choice((reborn, reborn, *self.willed))
         if who is reborn:
             reborn.choose(self.dice)
         who.connect(self.port)
@@ -155,7 +162,7 @@ class Crowd:
         for member in self.publishers:
             for qos in (1, 2):
                 last[member.name, qos] = member.last(qos)
-        for member in (*self.publishers, self.comes):
+        for member in self.willed:
             last[f"{member.name}:will", 2] = max(member.wills - {member.will}, default=0)
         if self.reborn.missing() or not all(
             not number or number in member.received.get(key, ())
@@ -185,7 +192,7 @@ class Crowd:
             found.append(f"{self.reborn.name}: {len(lost)} lost, {lost[:5]}")
         found.extend(self._missing_to_pair())
         for subscriber in self.subscribers:
-            for member in (*self.publishers, self.comes):
+            for member in self.willed:
                 what = f"{member.name}'s will to {subscriber.name}"
                 came = subscriber.received.get((f"{member.name}:will", 2), [])
                 missing = member.wills - {member.will} - set(came)

@@ -10,13 +10,13 @@ from typing import Any
 from mqttd.codec.reasons import NO_MATCHING_SUBSCRIBERS, QUOTA_EXCEEDED
 from tests.support import packets as mq
 
-__all__ = ["DEADLINE", "Member", "Reborn"]
+__all__ = ["DEADLINE", "Fleeting", "Member", "Reborn"]
 
 WINDOW = 12
 #: Seconds for anything to happen at all.
 DEADLINE = 60.0
 #: A worker is started again, or the machine is busy; the broker comes to its end, or is drained.
-LATER = (0x88, 0x89, 0x8B, 0x9C)
+LATER = (0x88, 0x89, 0x8B, 0x9C, 3)  # 3: MQTT 3.1.1 knows no more
 
 
 class Member:
@@ -24,7 +24,10 @@ class Member:
 
     def __init__(self, name: str, has_will: bool = False, disk_fails: bool = False) -> None:
         self.name = name
+        self.version = mq.V5
         self.clean = False
+        #: Seconds that its session outlives a connection.
+        self.expiry = 100_000
         #: User name and password, where one has to show them.
         self.login: dict[str, Any] = {}
         #: Whether the broker may refuse with 0x97; what it has, by QoS, and when it did last.
@@ -65,9 +68,9 @@ class Member:
             self.will += 1
             payload = f"{self.name}:will {self.will}".encode()
             will = mq.Will(f"w/{self.name}", payload, 2)
-        props = [(mq.SESSION_EXPIRY, 100_000)]
+        props = [(mq.SESSION_EXPIRY, self.expiry)] if self.expiry else []
         fields = {"clean": self.clean, "props": props, "will": will, **self.login}
-        self.send(mq.connect(self.name, mq.V5, **fields))
+        self.send(mq.connect(self.name, self.version, **fields))
 
     def close(self) -> None:
         if self.sock is not None:
@@ -113,7 +116,7 @@ class Member:
         if len(rest) < end:
             return None
         self.rest = rest[end:]
-        return mq.read(rest[0], rest[at + 1 : end], mq.V5)
+        return mq.read(rest[0], rest[at + 1 : end], self.version)
 
     def _take(self, packet: mq.Packet) -> int:
         kind, packet_id = packet.type, packet.packet_id
@@ -212,6 +215,16 @@ class Member:
             topic, payload, qos, self.next_id, dup=True, **fields
         )
         self.send(mq.publish(topic, payload, qos, self.next_id, **fields))
+
+
+class Fleeting(Member):
+    """One whose session ends with its connection: all that is left of it is its will."""
+
+    def __init__(self, name: str, version: int) -> None:
+        super().__init__(name, has_will=True)
+        self.version = version
+        self.clean = True
+        self.expiry = 0
 
 
 class Reborn(Member):

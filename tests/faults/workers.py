@@ -171,11 +171,12 @@ class Kills:
         count = 0
         patience = Patience(_BACK)
         while count < acknowledgements and patience.left():
-            for member in [*crowd.publishers, crowd.stays, crowd.comes, crowd.reborn]:
+            for member in [*crowd.alive, crowd.stays, crowd.comes]:
                 if member.sock is None or (member in crowd.publishers and self._is_due(0.005)):
                     self._dial(member)
-            if self._is_due(0.01):
-                self._dial(crowd.comes)
+            for member in (crowd.comes, *crowd.fleeting):
+                if self._is_due(0.01):
+                    self._dial(member)
             for publisher in crowd.publishers:
                 for _ in range(self.dice.randint(0, 4)):
                     publisher.publish(crowd.dice)
@@ -201,7 +202,7 @@ class Kills:
         """Everybody is connected, and has subscribed."""
         crowd = self.crowd
         patience = Patience(_BACK)
-        there = [*crowd.publishers, *crowd.subscribers, crowd.reborn]
+        there = [*crowd.alive, *crowd.subscribers]
         while not all(member.connected for member in there):
             for member in there:
                 if member.sock is None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from mqttd.broker.drawers import Drawer, Drawers
-from mqttd.codec.packets import Puback, Publish, Subscribe, Subscription
+from mqttd.codec.packets import Puback, Publish, Subscribe, Subscription, Will
 from mqttd.mesh.ferry import opened, taken_of
 from mqttd.mesh.frames import ABOUT, AT, HAVE, frame, number_of, packed
 from mqttd.mesh.link import Link, Stream
@@ -171,6 +171,28 @@ def test_who_is_born_again_hands_over_what_it_had_kept_once() -> None:
     joined(reborn, there)
     assert [packet.payload for packet in client.published()] == [b"lost on its way"]
     assert not reborn.ferry.kept
+    assert not reborn.drawer.keys("for")
+
+
+@pytest.mark.parametrize("topic_filter", ["a/#", "$share/g/a/#"])
+def test_what_nobody_sends_again_is_kept_at_qos_1_too(topic_filter: str) -> None:
+    """A will, for whoever has it now and for the next life, together with its end."""
+    here, there = Worker(1), Worker(2)
+    joined(here, there)
+    client = there.node.connect("s", 5)
+    client.send(Subscribe(1, [Subscription(topic_filter, 1)]))
+    pump(here, there)
+    client.take()
+    will = Will("a/b", b"gone", 1, False, {})
+    willed = here.node.connect("p", 5, will=will)
+    here.journal.once = True  # as a store has it while the will is published
+    willed.drop()
+    here.journal.once = False
+    here.turn()  # and what crosses is lost
+    reborn = Worker(1, here.drawers, 2)
+    there.mesh.unlinked(there.mesh.neighbours[1].link)
+    joined(reborn, there)
+    assert [packet.payload for packet in client.published()] == [b"gone"]
     assert not reborn.drawer.keys("for")
 
 

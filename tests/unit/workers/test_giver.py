@@ -91,7 +91,7 @@ def test_nobody_is_let_in_while_all_are_told() -> None:
     begins, giver = Worker(1), Worker(2)
     process = object.__new__(Process)
     process.broker, process.mesh = begins.node.broker, begins.mesh
-    process.broker.wills.held = []
+    process.broker.wills.hold()
     opened: Deferred[None] = Deferred()
     process._opened = opened
     begins.link(takes=True)

@@ -1,0 +1,149 @@
+"""Wills and the store: each is published once, whenever the broker dies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mqttd.codec import properties as prop
+from mqttd.codec.packets import Puback, Publish, Will
+from mqttd.storage.recovery import read
+from mqttd.storage.restore import restore
+from tests.support.memory import MemoryClient
+from tests.unit.storage.test_journal import Kept, make
+from tests.unit.storage.test_wide import everywhere, on_disk, step
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    made = make(tmp_path)
+    yield made
+    made.base.close()
+
+
+def willed(kept: Kept, client_id: str, qos: int, expiry: int, delay: int = 0) -> MemoryClient:
+    will = Will("w", client_id.encode(), qos, False, {prop.WILL_DELAY_INTERVAL: delay})
+    properties = {prop.SESSION_EXPIRY_INTERVAL: expiry}
+    client = kept.node.connect(client_id, 5, True, properties=properties, will=will)
+    kept.settle()
+    client.take()
+    return client
+
+
+def wills(kept: Kept) -> list[str]:
+    """Whose wills the store has."""
+    return [row[0] for row in kept.base.execute("SELECT client_id FROM will ORDER BY 1")]
+
+
+def said(client: MemoryClient) -> list[bytes]:
+    return [packet.payload for packet in client.take() if isinstance(packet, Publish)]
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["its own", "others have"])
+def test_wills_that_are_held_outlive_their_sessions(
+    kept: Kept, tmp_path: Path, elsewhere: bool
+) -> None:
+    """Of who had no session, of one that expires meanwhile, and of one that goes on."""
+    willed(kept, "brief", 1, 0)
+    willed(kept, "stays", 1, 1000)
+    willed(kept, "late", 1, 1000, 500)
+    willed(kept, "expires", 1, 5, 500)
+    kept.base.close()
+    again = make(tmp_path)
+    broker = again.node.broker
+    broker.wills.hold()
+    restore(broker, again.journal, again.base, read(again.base, again.ledger))
+    again.node.advance(6000)
+    again.settle()
+    assert broker.metrics.wills_published == 0
+    assert wills(again) == ["brief", "expires", "late", "stays"]
+    broker.wills.release(published=elsewhere)
+    broker.perform()
+    again.settle()
+    assert broker.metrics.wills_published == (0 if elsewhere else 3)
+    assert wills(again) == ["late"]
+    assert sorted(broker.sessions) == ["late", "stays"]
+    again.node.advance(600_000)
+    again.settle()
+    assert broker.metrics.wills_published == (1 if elsewhere else 4)
+    assert wills(again) == []
+    again.base.close()
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("expiry", [0, 60])
+def test_a_will_goes_out_when_its_end_is_written(kept: Kept, qos: int, expiry: int) -> None:
+    """Else a broker that dies in between would publish it again."""
+    watcher = kept.subscriber("watcher", "#", 2, kept=True)
+    publisher = kept.client("publisher", kept=False)
+    client = willed(kept, "c", qos, expiry)
+    client.drop()
+    publisher.send(Publish("t", b"behind it", qos, packet_id=1))
+    assert (wills(kept), said(watcher)) == (["c"], [])
+    kept.write()
+    assert wills(kept) == []
+    kept.settle()
+    assert said(watcher) == [b"c", b"behind it"]
+    assert not kept.journal.holding
+
+
+def test_a_will_that_goes_out_at_qos_0_waits_for_nothing(kept: Kept) -> None:
+    """What came behind it would not wait."""
+    watchers = [kept.subscriber(f"watcher {qos}", "#", qos, kept=True) for qos in (0, 1)]
+    willed(kept, "c", 0, 0).drop()
+    assert [said(watcher) for watcher in watchers] == [[b"c"], [b"c"]]
+    willed(kept, "c", 1, 0).drop()
+    assert [said(watcher) for watcher in watchers] == [[b"c"], []]
+
+
+def test_nobody_waits_for_a_disk_that_takes_nothing(kept: Kept) -> None:
+    watcher = kept.subscriber("watcher", "#", 1, kept=True)
+    client = willed(kept, "c", 1, 0)
+    kept.journal.fail(True)
+    client.drop()
+    assert said(watcher) == [b"c"]
+
+
+def test_a_will_for_thousands_is_kept_with_all_that_they_have_of_it(tmp_path: Path) -> None:
+    kept = everywhere(tmp_path)
+    watcher = kept.subscriber("watcher", "t", 1, kept=True)
+    many = on_disk(kept)[0]
+    properties = {prop.SESSION_EXPIRY_INTERVAL: 60}
+    will = Will("t", b"gone", 1, False, {})
+    client = kept.node.connect("c", 5, True, properties=properties, will=will)
+    kept.settle()
+    client.drop()
+    while step(kept.node):
+        assert (wills(kept) == ["c"]) is (on_disk(kept)[0] == many)
+        assert not (wills(kept) and said(watcher))
+        kept.settle()
+    kept.settle()
+    assert wills(kept) == []
+    assert on_disk(kept)[0] > many
+    assert said(watcher) == [b"gone"]
+    kept.base.close()
+
+
+def test_acknowledgements_go_between_two_wills_for_thousands(tmp_path: Path) -> None:
+    """Each is one transaction, and all of them are not."""
+    kept = everywhere(tmp_path)
+    kept.subscriber("away", "kept", 1, kept=True).drop()
+    publisher = kept.client("publisher", kept=False)
+    will = Will("t", b"gone", 1, False, {})
+    clients = [kept.node.connect(f"c{n}", 5, will=will) for n in range(8)]
+    kept.settle()
+    for client in clients:
+        client.drop()
+    publisher.send(Publish("kept", b"x", 1, packet_id=1))
+    kept.settle()
+    left = 0
+    while step(kept.node):
+        kept.settle()
+        if any(isinstance(packet, Puback) for packet in publisher.take()):
+            left = len(wills(kept))
+    kept.settle()
+    assert left >= 4
+    assert wills(kept) == []
+    kept.base.close()
