@@ -35,7 +35,7 @@ from mqttd.interfaces import IAccessExplainer
 from mqttd.secrets.files import replace_file
 from mqttd.types import Action, ClientInfo, Decision, StoreFull, Verdict
 
-__all__ = ["DRAWER", "Roles"]
+__all__ = ["DRAWER", "Roles", "fits"]
 
 #: The name of their drawer, which no plugin can have.
 DRAWER: Final = "$roles"
@@ -400,6 +400,18 @@ class Roles:
         self.names = sorted(self.members)
         self._changed(False)
         return bad
+
+
+def fits(one: Role | Group | Member) -> None:
+    """Whether it could be put, if what it refers to were there; raises RoleError."""
+    if isinstance(one, Role):
+        rules_of(one)
+        return
+    kind, name = ("group", one.name) if isinstance(one, Group) else ("user", one.username)
+    _check_name(name, kind)
+    _check_names(f"{kind} {name}", "role", one.roles, one.roles)
+    if isinstance(one, Member):
+        _check_names(f"{kind} {name}", "group", one.groups, one.groups)
 
 
 def rules_of(role: Role) -> list[Rule]:

@@ -43,6 +43,9 @@ MOST_NETWORKS: Final = 1000
 MOST_AUTOMATIC: Final = 50_000
 AUTOMATIC_BYTES: Final = 16 << 20
 
+#: The end of the last year with four digits.
+_NEVER: Final = 253_402_300_800
+
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
@@ -74,7 +77,15 @@ class Ban:
 
 def load_ban(data: bytes | str) -> Ban:
     """What `Ban.dump` has made, or one entry of a file. Raises ValueError."""
-    return _ban(json.loads(data))
+    try:
+        ban = _ban(json.loads(data))
+    except RecursionError as error:
+        raise ValueError(f"no ban: {error}") from None
+    # What is no number, or in no calendar, can be neither compared nor shown.
+    if not (abs(ban.since) < _NEVER and (ban.until is None or abs(ban.until) < _NEVER)):
+        raise ValueError("since and until: expected seconds since 1970")
+    f"{ban.value}{ban.reason}".encode()  # half of a character is none
+    return ban
 
 
 class Bans:
@@ -221,6 +232,11 @@ class Bans:
         if self.told is not None:
             self.told(ban, False)
         return True
+
+    def of(self, kind: str, value: str) -> Ban | None:
+        """The ban that holds of just this one."""
+        self._purge()
+        return self._bans.get((kind, value))
 
     def list(self) -> list[Ban]:
         """All bans that hold, the oldest first."""

@@ -18,7 +18,6 @@ Promise: a session is acknowledged to be somewhere when the quorum has it there.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -44,7 +43,7 @@ from mqttd.cluster.etcd import (
     remove,
 )
 from mqttd.cluster.inheriting import Inheriting, Kept, Wanted
-from mqttd.cluster.keys import Heir, claimed, heir_of, owner_of
+from mqttd.cluster.keys import Heir, claimed
 from mqttd.cluster.legacy import Legacy, fetch
 from mqttd.cluster.share import Share
 from mqttd.nats.client import NatsError
@@ -125,16 +124,15 @@ class Adoption:
         found = {kv.key: kv for kv in (
             await cluster.etcd.transaction([], [get(heir), get(copy)])).found}  # fmt: skip
         then: list[Json] = []
-        before = heir_of(found[heir].value, 0, 0) if heir in found else None
-        when = [equals(heir, found[heir].changed) if before else absent(heir)]
+        before = keys.heir_in(found.get(heir))
+        when = [equals(heir, found[heir].changed) if heir in found else absent(heir)]
         if before and before.stage != "done":
             by = cluster.view.members.get(before.by)
             if by and by.epoch == before.epoch and before.by != cluster.name:
                 return False
             self._stream, self._subject = before.stream, before.subject
-        elif copy in found:
-            said = json.loads(found[copy].value)
-            self._stream, self._subject = said["stream"], said["subject"]
+        elif said := keys.copy_in(found.get(copy)):
+            self._stream, self._subject = said.stream, said.subject
             when += [absent(keys.node(self.name)), equals(copy, found[copy].changed)]
             then = [remove(copy)]
         else:
@@ -168,7 +166,7 @@ class Adoption:
             except EtcdError:
                 await deferLater(self.reactor, _AGAIN)
                 continue
-            now = heir_of(found[0].value, 0, found[0].changed) if found else None
+            now = self.cluster.keys.heir_in(found[0] if found else None)
             if now is None or (now.by, now.epoch) != (self.cluster.name, self.epoch):
                 raise EtcdError("another node has begun to take them over")
             self._changed = now.changed
@@ -242,7 +240,7 @@ class Adoption:
     async def _take_all(self, legacy: Legacy) -> int:
         owned = await self._owned()
         for kv in owned.values():
-            if owner_of(kv.value)[0] == self.name:
+            if self.cluster.keys.owner(kv).node == self.name:
                 self._home = kv.lease
         await self._catch(legacy)
         await self._go_on("marks")
@@ -256,14 +254,14 @@ class Adoption:
 
     async def _owned(self) -> dict[str, Kv]:
         """Who has which client id, by etcd."""
-        prefix = self.cluster.keys.own("")
-        found = (await self._asked(partial(self.cluster.etcd.range_of, prefix))).found
-        return {kv.key[len(prefix) :].decode(): kv for kv in found}
+        keys = self.cluster.keys
+        answer = await self._asked(partial(self.cluster.etcd.range_of, keys.own("")))
+        return keys.owned(answer.found)
 
     def _is_left(self, client_id: str, owned: dict[str, Kv]) -> bool:
         """Whether the session of this client id is the node's, or nobody's."""
         kv = owned.get(client_id)
-        return kv is None or owner_of(kv.value)[0] == self.name
+        return kv is None or self.cluster.keys.owner(kv).node in (self.name, "")
 
     def _wants(self, client_id: str, owned: dict[str, Kv]) -> tuple[str, int] | None:
         """Who has claimed it of the node, and not had it: in which revision."""
@@ -272,7 +270,7 @@ class Adoption:
         kv = owned.get(client_id)
         if kv is None:
             return None
-        owner, origin, _ = owner_of(kv.value)
+        owner, origin, _ = self.cluster.keys.owner(kv)
         return (owner, kv.changed) if origin == self.name else None
 
     async def _catch(self, legacy: Legacy) -> None:
@@ -382,7 +380,7 @@ class Adoption:
                 known = await self._owned()
                 for client_id in wanted:
                     kv = known.get(client_id)
-                    if kv is not None and owner_of(kv.value)[:2] == (cluster.name, ""):
+                    if kv is not None and self.cluster.keys.owner(kv)[:2] == (cluster.name, ""):
                         key, value = keys.own(client_id), cluster.owners.value_of(client_id)
                         changes[wanted.index(client_id)] = nested(
                             equals(key, kv.changed), put(key, value, home)
@@ -458,7 +456,7 @@ class Adoption:
         cluster, known = self.cluster, set(legacy.client_ids())
         changes = []
         for client_id, kv in owned.items():
-            owner, origin, user = owner_of(kv.value)
+            owner, origin, user = self.cluster.keys.owner(kv)
             home = cluster.view.home_of(origin)
             if owner == self.name and client_id not in known and home > 0:
                 key = cluster.keys.own(client_id)

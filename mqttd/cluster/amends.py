@@ -90,13 +90,16 @@ class Amends:
             wanted: list[tuple[str, Json, Json]] = []
             for key, client_id in some.items():
                 kv = held.get(key)
-                known = Owner("") if kv is None else owner_of(kv.value)
+                known = Owner("") if kv is None else owners.keys.owner(kv)
                 lease = owners.lease_of(client_id)
                 value = owners.value_of(client_id, known.user)
-                if kv is not None and known.node != owners.name:
+                if kv is not None and known.node not in (owners.name, ""):
                     lost += 1
                     owners.is_elsewhere(client_id, known.node, kv.changed)
-                elif kv is not None and kv.lease == lease and known.user == owner_of(value).user:
+                elif (
+                    known.node and kv is not None and kv.lease == lease
+                    and known.user == owner_of(value).user
+                ):  # fmt: skip
                     self._is_ours(client_id, kv.changed)
                 else:
                     when = absent(key) if kv is None else equals(key, kv.changed)
@@ -208,7 +211,7 @@ class Amends:
             revision = some[keys[kv.key]]
             # One that was claimed of another node comes from there, and is ours then.
             if kv.changed == revision or (
-                not revision and owner_of(kv.value)[:2] == (owners.name, "")
+                not revision and owners.keys.owner(kv)[:2] == (owners.name, "")
             ):
                 over.append(nested(equals(kv.key, kv.changed), remove(kv.key)))
         if over:

@@ -19,7 +19,7 @@ from twisted.internet.task import deferLater
 
 from mqttd.cluster.departures import Leaving
 from mqttd.cluster.etcd import EtcdError, absent, equals, get, put
-from mqttd.cluster.keys import Keys, claimed, owner_of
+from mqttd.cluster.keys import Keys, claimed
 from mqttd.cluster.many import Many
 from mqttd.cluster.moves import Moves
 from mqttd.cluster.silence import Silence
@@ -83,7 +83,11 @@ async def bring_back(owners: _Owners, client_id: str, leaves: Leaving) -> None:
             continue
         if answer.found and answer.found[0].changed != leaves.revision:
             kv = answer.found[0]
-            owner, origin, _ = owner_of(kv.value)
+            owner, origin, _ = owners.keys.owner(kv)
+            if not owner:
+                # It cannot be read; who claims it writes it anew.
+                await deferLater(owners.reactor, _AGAIN)
+                continue
             if leaves.doubt and origin == leaves.to:
                 awaited = arrivals.is_left(origin) or arrivals.home_of(origin) >= 0
                 await deferLater(owners.reactor, _AGAIN if waits else _LATE)

@@ -39,6 +39,7 @@ from mqttd.cluster.membership import ClusterError, Membership, PutOut
 from mqttd.cluster.moves import Moves
 from mqttd.cluster.nodes import Node, NodeMesh, Settling
 from mqttd.cluster.owners import Owners
+from mqttd.cluster.reading import Said
 from mqttd.cluster.routes import Routes
 from mqttd.cluster.shown import Shown
 from mqttd.cluster.stream import Streams
@@ -93,8 +94,8 @@ class Cluster:
         #: The URL of our event log, empty where there is none.
         self.exported: Callable[[], str] = str
         #: See `Follower`.
-        self.everything: Callable[[list[tuple[str, str, str, bytes]]], None]
-        self.other: Callable[[str, str, str, bytes], None]
+        self.everything: Callable[[list[Said]], None]
+        self.other: Callable[[Said], None]
         self.view: View
         self.shown: Shown
         self.streams: Streams

@@ -13,7 +13,6 @@ and is told when it is back.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -22,10 +21,11 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from mqttd.access.roles import Roles
-from mqttd.broker.bans import Ban, BanError, load_ban
+from mqttd.broker.bans import Ban, BanError
 from mqttd.broker.broker import Broker
 from mqttd.cluster.etcd import Etcd, EtcdError, put, remove
 from mqttd.cluster.keys import Keys
+from mqttd.cluster.reading import Said
 from mqttd.cluster.roles import KIND, SharedRoles
 
 __all__ = ["Commons"]
@@ -63,50 +63,54 @@ class Commons:
     def share(self, roles: Roles) -> None:
         """These are the roles of this node."""
         self.roles = SharedRoles(
-            roles, lambda kind, name, value: self._write(self.keys.role(kind, name), value)
+            roles,
+            lambda kind, name, value: self._write(self.keys.role(kind, name), value),
+            self.keys.unreadable.note,
         )
 
     # -- from etcd -----------------------------------------------------------------------------
 
-    def all(self, found: list[tuple[str, str, str, bytes]]) -> None:
-        """All that there is."""
-        known: set[tuple[str, str]] = set()
-        for kind, node, rest, value in found:
-            if kind == "ban":
-                known.add((node, rest))
-            if kind != KIND:
-                self.one(kind, node, rest, value)
+    def all(self, found: list[Said]) -> None:
+        """All that there is; what cannot be read stays as it is known here, and is not told."""
+        known = {(said.kind, said.node, said.rest) for said in found}
+        for said in found:
+            if said.kind != KIND:
+                self.one(said)
         if self.roles is not None:
             # All at once: each may refer to others, in whichever order they stand.
-            self.roles.all([
-                (node, rest, self._pending.get(self.keys.role(node, rest), value))
-                for kind, node, rest, value in found if kind == KIND
-            ])  # fmt: skip
+            roles = [said for said in found if said.kind == KIND and self._counts(said)]
+            self.roles.all(roles, {(node, rest) for kind, node, rest in known if kind == KIND})
         for ban in self.broker.bans.list():
-            if (ban.kind, ban.value) not in known:
+            if ("ban", ban.kind, ban.value) not in known:
                 self._told(ban, True)
 
-    def one(self, kind: str, node: str, rest: str, value: bytes) -> None:
-        """One key has this value now."""
-        if kind == "ban" and self.keys.ban(node, rest) not in self._pending:
-            self._apply(node, rest, value)
-        elif kind == KIND and self.roles is not None:
-            if self.keys.role(node, rest) not in self._pending:
-                self.roles.take([(node, rest, value)])
-        elif kind == "ask" and node == self.name and value:
-            self._write(self.keys.ask(self.name), b"")
-            self.asked(json.loads(value))
+    def one(self, said: Said) -> None:
+        """One key says this now."""
+        if said.kind == "ask":
+            if said.node == self.name and said.what is not None:
+                self._write(self.keys.ask(self.name), b"")
+                self.asked(said.what)
+        elif not self._counts(said):
+            return
+        elif said.kind == "ban":
+            self._apply(said)
+        elif said.kind == KIND and self.roles is not None:
+            self.roles.take([said])
 
-    def _apply(self, kind: str, value: str, data: bytes) -> None:
-        bans = self.broker.bans
-        known = {(each.kind, each.value): each for each in bans.list()}.get((kind, value))
+    def _counts(self, said: Said) -> bool:
+        """Whether it can be read, and is not about to be written by us."""
+        return said.readable and said.kv.key not in self._pending
+
+    def _apply(self, said: Said) -> None:
+        bans, ban = self.broker.bans, said.what
+        kind, value = said.node, said.rest
+        known = bans.of(kind, value)
         bans.told, told = None, bans.told
         try:
-            if not data:
-                bans.remove(kind, value)
-                return
-            ban = load_ban(data)
-            if known != ban:
+            if ban is None:
+                if known is not None:
+                    bans.remove(kind, value)
+            elif known != ban:
                 bans.add(ban.kind, ban.value, ban.reason, ban.until, since=ban.since)
                 self.broker.enforce_bans()
         except (ValueError, BanError, OSError) as error:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 from twisted.internet.defer import Deferred
@@ -31,11 +31,10 @@ from twisted.logger import Logger
 
 from mqttd.broker.broker import Broker
 from mqttd.broker.wills import Testament
-from mqttd.cluster.etcd import Etcd, EtcdError, Kv, created, equals, get, put, remove
-from mqttd.cluster.keys import Keys, owner_of
+from mqttd.cluster.etcd import Answer, Etcd, EtcdError, Kv, created, equals, get, put, remove
+from mqttd.cluster.keys import Keys
 from mqttd.cluster.pace import Pace
 from mqttd.cluster.written import Whose, Written
-from mqttd.codec.reasons import MqttError
 from mqttd.net.fair import house_of
 from mqttd.session.session import Session
 from mqttd.session.settings import NEVER
@@ -58,6 +57,11 @@ _AGAIN: Final = 0.5
 _TURN: Final = 0.3
 #: Seconds between two lines about wills that are not written.
 _QUIET: Final = 10.0
+#: Seconds until wills that cannot be read are looked at again.
+_LOOK: Final = 60.0
+
+#: What MQTT has for seconds.
+_Seconds = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 
 
 class _Left(msgspec.Struct, array_like=True):
@@ -65,9 +69,20 @@ class _Left(msgspec.Struct, array_like=True):
 
     username: str | None
     #: Seconds: until it is due after its client was last there, and until it expires after that.
-    delay: int
-    expiry: int
+    delay: _Seconds
+    expiry: _Seconds
     packet: bytes
+
+
+class _Found(NamedTuple):
+    """A will of a node that is gone."""
+
+    key: bytes
+    changed: int
+    node: str
+    client_id: str
+    delay: int
+    will: Testament
 
 
 class Heirs:
@@ -114,6 +129,8 @@ class Heirs:
         self._called = False
         self._lanes = 0
         self._due: set[Any] = set()
+        #: Whether those that cannot be read are to be looked at again.
+        self._looks = False
 
     # -- ours ----------------------------------------------------------------------------------
 
@@ -265,10 +282,10 @@ class Heirs:
         """See to what nodes have left that are not there; of how many of our own. EtcdError."""
         own = 0
         for kv in (await self.etcd.range_of(self.keys.wills)).found:
-            node, epoch, _ = self.keys.parts_of_will(kv.key)
-            if not self.is_there(node, epoch):
-                own += node == self.name
-                self._see_to(kv)
+            found = self._read(kv)
+            if found is not None:
+                own += found.node == self.name
+                self._see_to(found)
         return own
 
     def release(self, alone: bool) -> None:
@@ -298,40 +315,73 @@ class Heirs:
 
     async def _inherit(self, prefix: bytes) -> None:
         for kv in (await self.etcd.range_of(prefix)).found:
-            self._see_to(kv)
+            found = self._read(kv)
+            if found is not None:
+                self._see_to(found)
 
-    def _see_to(self, kv: Kv) -> None:
+    def _read(self, kv: Kv) -> _Found | None:
+        """None where its node is there, and where it cannot be read: it stays, for who can."""
         try:
+            node, epoch, client_id = self.keys.parts_of_will(kv.key)
+            if self.is_there(node, epoch):
+                return None
             left = msgspec.msgpack.decode(kv.value, type=_Left)
-        except (msgspec.DecodeError, UnicodeError):
-            return
-        self._later(left.delay, self._claim, kv, left)
+            will = load_will(left.packet, client_id, left.username, left.expiry)
+            return _Found(kv.key, kv.changed, node, client_id, left.delay, will)
+        except Exception as error:  # of whatever it has in it
+            expected = "expected a node's name, epoch and client id; a will"
+            self.keys.unreadable.note(kv, f"{expected} ({type(error).__name__})")
+            if not self._looks:
+                self._looks = True
+                self._later(_LOOK, self._look_at_unreadable)
+            return None
 
-    async def _claim(self, kv: Kv, left: _Left) -> None:
+    async def _look_at_unreadable(self) -> None:
+        """Whether they are there yet: nobody tells of them."""
+        unreadable = self.keys.unreadable
+        keys = [key for key in unreadable.keys if key.startswith(self.keys.wills)]
+        for at in range(0, len(keys), _MANY):
+            some = keys[at : at + _MANY]
+            answer = await self.etcd.transaction([], [get(key) for key in some])
+            found = {kv.key: kv for kv in answer.found}
+            for key in some:
+                kv = found.get(key)
+                if kv is None or kv.changed != unreadable.keys.get(key, (0, ""))[0]:
+                    unreadable.forget(key)
+                if kv is not None and (now := self._read(kv)) is not None:
+                    self._see_to(now)
+        self._looks = bool(keys)
+        if keys:
+            self._later(_LOOK, self._look_at_unreadable)
+
+    def _see_to(self, found: _Found) -> None:
+        self._later(found.delay, self._claim, found)
+
+    async def _claim(self, found: _Found) -> None:
+        key, changed, node, client_id, delay, will = found
         if self.broker.wills.held is not None:
-            self._later(_AGAIN, self._claim, kv, left)  # this node has not let clients in
+            self._later(_AGAIN, self._claim, found)  # this node has not let clients in
             return
-        node, _, client_id = self.keys.parts_of_will(kv.key)
         own = get(self.keys.own(client_id))
-        if left.delay and self.is_taken_over(node):
-            found = (await self.etcd.transaction([], [own])).found
-            owner = owner_of(found[0].value)[0] if found else ""
+        if delay and self.is_taken_over(node):
+            answer = await self.etcd.transaction([], [own])
+            owner = self._owner(answer)
             if owner != self.name and self.is_member(owner):
                 return  # it sees to that
-        answer = await self.etcd.transaction([equals(kv.key, kv.changed)], [remove(kv.key), own])
-        owner = owner_of(answer.found[0].value)[0] if answer.found else ""
-        if not answer.done or (left.delay and self._is_back(node, client_id, owner)):
+        answer = await self.etcd.transaction([equals(key, changed)], [remove(key), own])
+        owner = self._owner(answer)
+        if not answer.done or (delay and self._is_back(node, client_id, owner)):
             return
-        try:
-            will = load_will(left.packet, client_id, left.username, left.expiry)
-        except (MqttError, ValueError, IndexError):
-            return
-        session = Session(self.broker, client_id, left.username)
+        session = Session(self.broker, client_id, will.username)
         session.restore_will(will, 0)
         self.broker.wills.publish(session)
         session.forget()
         self.published += 1
         self.broker.perform_later()
+
+    def _owner(self, answer: Answer) -> str:
+        """Who has the client id that was asked for; empty: nobody."""
+        return self.keys.owner(answer.found[0]).node if answer.found else ""
 
     def _is_back(self, node: str, client_id: str, owner: str) -> bool:
         """Whether the client of a will has been somewhere since; a session may be here without."""

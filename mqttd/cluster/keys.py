@@ -25,24 +25,44 @@ which its owner was written.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+
+from mqttd.cluster.etcd import Kv
+from mqttd.cluster.unreadable import Unreadable
+from mqttd.config.schema.node import NODE_NAME
 
 __all__ = [
+    "Copy",
     "Heir",
     "Keys",
     "Member",
     "Owner",
     "claimed",
+    "copy_of",
+    "decoded",
     "heir_of",
+    "is_node",
     "member_of",
     "owner_of",
     "user_of",
 ]
 
+T = TypeVar("T")
+
 #: Bytes of the hash of a user name.
 _HASH: Final = 16
+_NODE: Final = re.compile(NODE_NAME)
+#: Where a node is reached: host and port.
+_ADDRESS: Final = re.compile(r"[^\s/]{1,255}:[0-9]{1,5}\Z")
+#: A stream of JetStream and its subject, as nodes name them.
+_STREAM: Final = re.compile(r"[A-Za-z0-9._-]{1,1000}\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +88,16 @@ class Member:
         return json.dumps(said).encode()
 
 
+class _Said(msgspec.Struct):
+    """The value of a member's key; one of a later version may say more."""
+
+    id: str
+    address: str
+    version: str
+    speaks: tuple[int, int]
+    ready: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Heir:
     """Who takes over what a node has left in its stream; `stage`: read, marks, done."""
@@ -85,6 +115,18 @@ class Heir:
         said = asdict(self)
         del said["created"], said["changed"]
         return json.dumps(said).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """The stream that has the store of a node, too."""
+
+    stream: str
+    subject: str
+
+    def dump(self) -> bytes:
+        """As the value of its key."""
+        return json.dumps(asdict(self)).encode()
 
 
 class Owner(NamedTuple):
@@ -116,6 +158,8 @@ class Keys:
         self._will = base + "will/"
         self.exports = (base + "export/").encode()
         self.wills = self._will.encode()
+        #: Those that this node has found and cannot read.
+        self.unreadable = Unreadable()
 
     def node(self, node: str) -> bytes:
         """Who is there."""
@@ -174,12 +218,47 @@ class Keys:
         return self.wills_of(node, epoch) + client_id.encode()
 
     def parts_of_will(self, key: bytes) -> tuple[str, int, str]:
-        """Node, epoch and client id of a will's key."""
+        """Node, epoch and client id of a will's key; raises ValueError."""
         node, epoch, client_id = key[len(self.wills) :].decode().split("/", 2)
+        if not is_node(node):
+            raise ValueError(f"{node[:80]!r} is no name of a node")
         return node, int(epoch, 16), client_id
 
+    def owner(self, kv: Kv) -> Owner:
+        """Who has a client id; nobody where that cannot be read: who claims it writes it anew."""
+        try:
+            owner = owner_of(kv.value)
+            if is_node(owner.node) and (not owner.origin or is_node(owner.origin)):
+                return owner
+        except ValueError:
+            pass
+        self.unreadable.note(kv, "expected the name of the node that has it", False)
+        return Owner("")
+
+    def owned(self, found: Iterable[Kv]) -> dict[str, Kv]:
+        """Of the keys that say who has which client id: these by their client ids."""
+        owned: dict[str, Kv] = {}
+        for kv in found:
+            try:
+                owned[kv.key[len(self._own) :].decode()] = kv
+            except ValueError:
+                self.unreadable.note(kv, "expected a client id", False)
+        return owned
+
+    def heir_in(self, kv: Kv | None) -> Heir | None:
+        """Who takes over, as this key says; None also where that cannot be read."""
+        with suppress(ValueError):
+            return None if kv is None else heir_of(kv.value, kv.created, kv.changed)
+        return None
+
+    def copy_in(self, kv: Kv | None) -> Copy | None:
+        """The stream, as this key says; None also where that cannot be read."""
+        with suppress(ValueError):
+            return None if kv is None else copy_of(kv.value)
+        return None
+
     def parts(self, key: bytes) -> tuple[str, str, str]:
-        """A key below `all/`: what it is, whose, and the rest."""
+        """A key below `all/`: what it is, whose, and the rest; raises ValueError."""
         kind, _, rest = key[len(self.all) :].decode().partition("/")
         node, _, rest = rest.partition("/")
         return kind, node, rest
@@ -191,7 +270,7 @@ def claimed(node: str, origin: str = "", user: str = "") -> bytes:
 
 
 def owner_of(value: bytes) -> Owner:
-    """Who has a client id, as it stands in etcd."""
+    """Who has a client id, as it stands in etcd; raises ValueError."""
     return Owner(*value.decode().split("\0", 2))
 
 
@@ -202,21 +281,44 @@ def user_of(client_id: str, username: str | None) -> str:
     return blake2b(name, digest_size=_HASH, key=key).hexdigest()
 
 
+def decoded(value: bytes, type: type[T]) -> T:
+    """JSON of such a type; raises ValueError."""
+    try:
+        return msgspec.json.decode(value, type=type)
+    except RecursionError as error:
+        raise ValueError(str(error)) from None
+
+
+def is_node(name: str) -> bool:
+    """Whether a node may be called so."""
+    return _NODE.match(name) is not None
+
+
+def copy_of(value: bytes) -> Copy:
+    """As it stands in etcd; raises ValueError."""
+    said = decoded(value, Copy)
+    _check_stream(said.stream, said.subject)
+    return said
+
+
 def heir_of(value: bytes, created: int, changed: int) -> Heir:
-    """As it stands in etcd; raises ValueError or TypeError."""
-    return Heir(**json.loads(value), created=created, changed=changed)
+    """As it stands in etcd; raises ValueError."""
+    said = decoded(value, Heir)
+    _check_stream(said.stream, said.subject)
+    if not is_node(said.by):
+        raise ValueError(f"by = {said.by[:80]!r}: no name of a node")
+    return replace(said, created=created, changed=changed)
 
 
 def member_of(node: str, value: bytes, epoch: int) -> Member:
-    """What a node says of itself; raises ValueError, KeyError or TypeError."""
-    said: dict[str, Any] = json.loads(value)
-    least, most = said["speaks"]
-    return Member(
-        node,
-        str(said["id"]),
-        str(said["address"]),
-        str(said["version"]),
-        (int(least), int(most)),
-        bool(said.get("ready", False)),
-        epoch,
-    )
+    """What a node says of itself; raises ValueError."""
+    said = decoded(value, _Said)
+    port = said.address.rpartition(":")[2]
+    if not _ADDRESS.match(said.address) or int(port) > 65535:
+        raise ValueError(f"address = {said.address[:80]!r}: expected host and port")
+    return Member(node, said.id, said.address, said.version, said.speaks, said.ready, epoch)
+
+
+def _check_stream(stream: str, subject: str) -> None:
+    if not (_STREAM.match(stream) and _STREAM.match(subject)):
+        raise ValueError(f"{stream[:80]!r}, {subject[:80]!r}: no stream and its subject")

@@ -19,7 +19,7 @@ from typing import Any, Final
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
-from mqttd.cluster.etcd import Etcd, EtcdError, absent, get, put
+from mqttd.cluster.etcd import Etcd, EtcdError, Kv, absent, equals, get, put, remove
 from mqttd.cluster.keeper import Keeper
 from mqttd.cluster.keys import Keys, Member, member_of
 from mqttd.config.schema import Cluster as Settings
@@ -86,14 +86,18 @@ class Membership:
                 if kv.key == out:
                     await self.etcd.lease_revoke(lease)
                     raise PutOut("this node was put out of the cluster: mqttd-ctl cluster join")
-                other = member_of(self.name, kv.value, kv.created)
-                if other.id == self.id and kv.lease:
+                other = self._other(kv)
+                if other is None and not kv.lease:
+                    # No node has written it, and it would stay for ever.
+                    await self.etcd.transaction([equals(kv.key, kv.changed)], [remove(kv.key)])
+                    continue
+                if other is not None and other.id == self.id and kv.lease:
                     # Ours of before: the data directory is locked by this process.
                     await self.etcd.lease_revoke(kv.lease)
                     continue
                 text = (
                     f"node.name = {self.name!r}: a node of this name is in the cluster"
-                    f" {self.settings.name!r}, at {other.address}"
+                    f" {self.settings.name!r}, at {other.address if other else 'no known address'}"
                 )
                 before, left = left, await self.etcd.lease_left(kv.lease)
                 if before is None:
@@ -107,6 +111,14 @@ class Membership:
         self.lease, self.home, self.epoch = lease, home, answer.revision
         leases = (lease,) if home == lease else (lease, home)
         self.keeper.begin(leases, asked + self.settings.lease)
+
+    def _other(self, kv: Kv) -> Member | None:
+        """Who has our name; None: what stands there cannot be read."""
+        try:
+            return member_of(self.name, kv.value, kv.created)
+        except ValueError as error:
+            self.keys.unreadable.note(kv, f"expected what a node says of itself ({error})", False)
+            return None
 
     async def _tell(self) -> None:
         """Have the node that has our name say that there is another. Raises EtcdError."""

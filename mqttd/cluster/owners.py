@@ -43,7 +43,7 @@ from mqttd.cluster.etcd import (
     put,
     remove,
 )
-from mqttd.cluster.keys import Keys, Owner, claimed, owner_of, user_of
+from mqttd.cluster.keys import Keys, Owner, claimed, user_of
 from mqttd.cluster.many import Many
 from mqttd.cluster.moves import Moves
 from mqttd.cluster.pace import Pace, weight_of
@@ -189,7 +189,7 @@ class Owners:
                 when, then, origin, said = [absent(key)], nobodys, "", user
                 continue
             found = answer.found[0]
-            known = owner_of(found.value)
+            known = self.keys.owner(found)
             owner, before = known.node, known.origin
             is_other = known.is_other(user)
             if giver and owner != giver:
@@ -321,7 +321,7 @@ class Owners:
             kv = answer.found[0] if answer.found else None
             if kv is None:
                 return "", "", 0
-            known = owner_of(kv.value)
+            known = self.keys.owner(kv)
             return known.node, known.origin, kv.changed
         return None
 

@@ -16,13 +16,17 @@ from mqttd.cluster.etcd import TIMEOUT, EtcdError, get, kv_of, timed_out
 from mqttd.cluster.keeper import context_of
 from mqttd.cluster.keys import Keys, Member, member_of
 from mqttd.cluster.tls import etcd_access
+from mqttd.cluster.unreadable import shown
 from mqttd.config.schema import Config
 
 __all__ = ["member_at"]
 
 
 def member_at(config: Config) -> Member | None:
-    """Who has `node.name` in the cluster of `config` now. Raises EtcdError and TlsError."""
+    """Who has `node.name` in the cluster of `config` now. Raises EtcdError and TlsError.
+
+    ValueError: that cannot be read.
+    """
     settings = config.cluster
     _, login = etcd_access(settings)
     key = Keys(settings.name).node(config.node.name)
@@ -43,7 +47,10 @@ def member_at(config: Config) -> Member | None:
             continue
         for said in found:
             kv = kv_of(said)
-            return member_of(config.node.name, kv.value, kv.created)
+            try:
+                return member_of(config.node.name, kv.value, kv.created)
+            except ValueError as error:
+                raise ValueError(f"{shown(kv.key)} in etcd cannot be read: {error}") from None
         return None
     raise EtcdError("; ".join(errors)[:500])
 

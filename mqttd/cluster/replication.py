@@ -14,7 +14,6 @@ Promise: nothing is asked of JetStream but to append, to read and to cut; who ma
 
 from __future__ import annotations
 
-import json
 import os
 import random
 from typing import Any, Final
@@ -27,7 +26,8 @@ from mqttd.cluster.adoption import Adoption
 from mqttd.cluster.copying import Copying
 from mqttd.cluster.etcd import EtcdError, created, put, remove
 from mqttd.cluster.inheriting import Inheriting
-from mqttd.cluster.keys import Heir
+from mqttd.cluster.keys import Copy, Heir
+from mqttd.cluster.reading import Said
 from mqttd.cluster.share import Share
 from mqttd.cluster.tls import nats_access
 from mqttd.codec.reasons import USE_ANOTHER_SERVER
@@ -93,15 +93,15 @@ class Replication:
         self.inheriting = Inheriting(cluster, self.log)
         everything, other = cluster.everything, cluster.other
 
-        def all_of(found: list[tuple[str, str, str, bytes]]) -> None:
+        def all_of(found: list[Said]) -> None:
             if not self._epoch and self._is_taken_over():
                 cluster.mesh.forget_all()  # before there are links: our heir hands it out
             everything(found)
             self.inheriting.look()
 
-        def one_of(kind: str, node: str, rest: str, value: bytes) -> None:
-            other(kind, node, rest, value)
-            if kind == "heir":
+        def one_of(said: Said) -> None:
+            other(said)
+            if said.kind == "heir":
                 self.inheriting.look()
 
         cluster.everything, cluster.other = all_of, one_of
@@ -220,9 +220,9 @@ class Replication:
         """The first copy is whole: others take us over from there."""
         cluster = self.cluster
         said = cluster.view.copies.get(self.name)
-        old = str(json.loads(said)["stream"]) if said else ""
+        old = "" if said is None else said.stream
         self._note_down(*self._noted, stream)
-        value = json.dumps({"stream": stream, "subject": self.copying.subject}).encode()
+        value = Copy(stream, self.copying.subject).dump()
         while not cluster.stopped:
             if cluster.membership.epoch:
                 try:

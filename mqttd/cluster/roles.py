@@ -19,23 +19,31 @@ import msgspec
 from msgspec import Struct
 from twisted.logger import Logger
 
-from mqttd.access.roles import Roles
-from mqttd.broker.roles import Change, Group, Member, Role, RoleError
+from mqttd.access.roles import Roles, fits
+from mqttd.broker.roles import Change, RoleError
+from mqttd.cluster.etcd import Kv
+from mqttd.cluster.reading import Said
 from mqttd.types import StoreFull
 
 __all__ = ["KIND", "SharedRoles"]
 
 #: The kind of their keys.
 KIND: Final = "role"
-_TYPES: Final[dict[str, Any]] = {"role": Role, "group": Group, "user": Member}
 
 
 class SharedRoles:
-    """The `roles` of this node; `write(kind, name, value)` has all nodes hear of one of them."""
+    """The `roles` of this node; `write(kind, name, value)` has all nodes hear of one of them, and
+    `unusable` is told of a key that says what cannot be."""
 
-    def __init__(self, roles: Roles, write: Callable[[str, str, bytes], object]) -> None:
+    def __init__(
+        self,
+        roles: Roles,
+        write: Callable[[str, str, bytes], object],
+        unusable: Callable[[Kv, str], object],
+    ) -> None:
         self.roles = roles
         self.write = write
+        self.unusable = unusable
         self.log = Logger(namespace="mqttd.cluster")
         self._applying = False
 
@@ -52,9 +60,8 @@ class SharedRoles:
 
     # -- from etcd -----------------------------------------------------------------------------
 
-    def all(self, found: list[tuple[str, str, bytes]]) -> None:
-        """All that there is: kind, name, value; what of ours is not among it is told."""
-        known = {(kind, name) for kind, name, _ in found}
+    def all(self, found: list[Said], known: set[tuple[str, str]]) -> None:
+        """All that there is; what of ours is not among what is `known` (kind, name) is told."""
         self.take(found)
         for kind, names in self._names():
             self._told([(f"{kind} {name}", one) for name, one in names.items()
@@ -65,20 +72,15 @@ class SharedRoles:
         return [("role", dict(roles.roles)), ("group", dict(roles.groups)),
                 ("user", dict(roles.members))]  # fmt: skip
 
-    def take(self, found: Iterable[tuple[str, str, bytes]]) -> None:
-        """These have such values now."""
+    def take(self, found: Iterable[Said]) -> None:
+        """These say so now."""
         change = Change()
         gone: list[tuple[str, str]] = []
-        for kind, name, value in found:
-            if not value:
-                gone.append((kind, name))
-            elif kind in _TYPES:
-                try:
-                    one = msgspec.json.decode(value, type=_TYPES[kind])
-                except (msgspec.DecodeError, ValueError) as error:
-                    self._failed(f"{kind} {name}: {error}")
-                    continue
-                self._into(change, kind, one)
+        for said in found:
+            if said.what is None:
+                gone.append((said.node, said.rest))
+            else:
+                self._into(change, said)
         before, self._applying = self._applying, True
         try:
             for kind, name in gone:
@@ -89,17 +91,23 @@ class SharedRoles:
         finally:
             self._applying = before
 
-    def _into(self, change: Change, kind: str, one: Any) -> None:
-        """Put it into a change, unless it is so already."""
-        roles = self.roles
-        if kind == "role":
-            if roles.roles.get(one.name) != one:
-                change.roles.append(one)
-        elif kind == "group":
-            if roles.groups.get(one.name) != one:
-                change.groups.append(one)
-        elif roles.members.get(one.username) != one:
-            change.members.append(one)
+    def _into(self, change: Change, said: Said) -> None:
+        """Put it into a change, unless it is so already, or cannot be."""
+        roles, name, one = self.roles, said.rest, said.what
+        known: dict[str, dict[str, Any]] = {
+            "role": roles.roles, "group": roles.groups, "user": roles.members
+        }  # fmt: skip
+        if known[said.node].get(name) == one:
+            return
+        try:
+            fits(one)
+        except RoleError as error:
+            self.unusable(said.kv, f"expected a {said.node} that can be ({error})")
+            return
+        into: dict[str, list[Any]] = {
+            "role": change.roles, "group": change.groups, "user": change.members
+        }  # fmt: skip
+        into[said.node].append(one)
 
     def _put(self, change: Change) -> None:
         if not (change.roles or change.groups or change.members):

@@ -15,6 +15,7 @@ from mqttd.cluster.membership import Membership
 from mqttd.cluster.moves import Moves
 from mqttd.cluster.nodes import NodeMesh
 from mqttd.cluster.owners import Owners
+from mqttd.cluster.reading import Said
 from mqttd.cluster.shown import Shown
 from mqttd.cluster.stream import Streams
 from mqttd.cluster.view import View
@@ -43,8 +44,8 @@ class Share(Protocol):
     heirs: Heirs
     streams: Streams
     stopped: bool
-    everything: Callable[[list[tuple[str, str, str, bytes]]], None]
-    other: Callable[[str, str, str, bytes], None]
+    everything: Callable[[list[Said]], None]
+    other: Callable[[Said], None]
 
     @property
     def minority(self) -> bool:

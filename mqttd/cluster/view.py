@@ -2,6 +2,8 @@
 
     range, then watch from that revision --> reset | apply --> NodeMesh, and a `Follower`
 
+Nothing is parsed here (`mqttd.cluster.reading`): what cannot be read is as if it were not there.
+
 A chunk of routes is a run of frames, as workers tell each other their filters: `ADD`, `REMOVE`, and
 `BEGIN` ... `END` around all that there are. So reading the chunks of a node in their order, from
 whichever is the first that is left, ends with its filters.
@@ -16,9 +18,10 @@ from typing import Protocol
 
 from mqttd.cluster.absent import Absent
 from mqttd.cluster.etcd import Kv
-from mqttd.cluster.keys import Heir, Keys, Member, heir_of, member_of
+from mqttd.cluster.keys import Copy, Heir, Keys, Member
 from mqttd.cluster.nodes import Node, NodeMesh
-from mqttd.mesh.frames import ADD, BEGIN, END, REMOVE, split, unpacked
+from mqttd.cluster.reading import Chunk, Reading, Said
+from mqttd.mesh.frames import ADD, BEGIN, END, REMOVE
 
 __all__ = ["Follower", "View", "filters_of"]
 
@@ -38,35 +41,25 @@ class Follower(Protocol):
     def taken(self, client_id: str, by: str, revision: int) -> None:
         """Another node has this client id now."""
 
-    def everything(self, found: list[tuple[str, str, str, bytes]]) -> None:
-        """All other keys: kind, node, the rest, value."""
+    def everything(self, found: list[Said]) -> None:
+        """All other keys, with those that cannot be read."""
 
-    def other(self, kind: str, node: str, rest: str, value: bytes) -> None:
-        """One other key has this value now; empty: it is gone."""
+    def other(self, said: Said) -> None:
+        """One other key says this now, or cannot be read any more."""
 
 
-def filters_of(chunks: Iterable[bytes]) -> set[str]:
+def filters_of(chunks: Iterable[Chunk]) -> set[str]:
     """The filters that a node's chunks say, read one after the other."""
     found: set[str] = set()
     for chunk in chunks:
-        for kind, body in _frames(chunk):
+        for kind, filters in chunk:
             if kind == BEGIN:
                 found.clear()
             elif kind == ADD:
-                found.update(each.decode() for each in unpacked(body))
+                found.update(filters)
             elif kind == REMOVE:
-                found.difference_update(each.decode() for each in unpacked(body))
+                found.difference_update(filters)
     return found
-
-
-def _frames(data: bytes) -> Iterable[tuple[int, bytes]]:
-    pos = 0
-    while pos < len(data):
-        body, end = split(data, pos)
-        if not end:
-            raise ValueError("a frame is cut off")
-        yield data[pos], data[body:end]
-        pos = end
 
 
 #: What this sees to itself.
@@ -79,6 +72,7 @@ class View:
     def __init__(self, name: str, keys: Keys, mesh: NodeMesh, follower: Follower) -> None:
         self.name = name
         self.keys = keys
+        self.reading = Reading(keys)
         self.mesh = mesh
         self.follower = follower
         self.members: dict[str, Member] = {}
@@ -87,7 +81,7 @@ class View:
         self.homes: dict[str, int] = {}
         #: Who takes over what nodes have left; the streams of those that may be taken over.
         self.heirs: dict[str, Heir] = {}
-        self.copies: dict[str, str] = {}
+        self.copies: dict[str, Copy] = {}
         #: Nodes that were put out; those that have been there since this one is.
         self.outs: set[str] = set()
         self.seen: set[str] = set()
@@ -116,31 +110,39 @@ class View:
     def reset(self, found: Iterable[Kv], revision: int) -> None:
         """All that there is, in the order of the keys."""
         members: dict[str, Member] = {}
-        chunks: dict[str, list[bytes]] = {}
-        taken: list[tuple[str, Kv]] = []
-        others: list[tuple[str, str, str, bytes]] = []
+        chunks: dict[str, list[Chunk]] = {}
+        taken: list[Said] = []
+        others: list[Said] = []
         homes: dict[str, int] = {}
         heirs: dict[str, Heir] = {}
-        copies: dict[str, str] = {}
+        copies: dict[str, Copy] = {}
         self.outs = set()
+        self.reading.again()
         for kv in found:
-            kind, node, rest = self.keys.parts(kv.key)
+            said = self.reading.read(kv)
+            if said is None:
+                continue
+            kind, node, what = said.kind, said.node, said.what
+            if kind not in _OWN:
+                others.append(said)
+            if not said.readable:
+                continue
             if kind == "heir":
-                heirs[node] = heir_of(kv.value, kv.created, kv.changed)
+                heirs[node] = what
             elif kind == "copy":
-                copies[node] = kv.value.decode()
+                copies[node] = what
             elif kind == "out":
                 self.outs.add(node)
-            if kind == "node":
-                members[node] = member_of(node, kv.value, kv.created)
-            elif kind == "route" and node in members and _epoch(rest) == members[node].epoch:
-                chunks.setdefault(node, []).append(kv.value)
+            elif kind == "node":
+                members[node] = what
+            elif kind == "route":
+                epoch, chunk = what
+                if node in members and epoch == members[node].epoch:
+                    chunks.setdefault(node, []).append(chunk)
             elif kind == "taken" and node == self.name:
-                taken.append((rest, kv))
+                taken.append(said)
             elif kind == "home":
-                homes[node] = kv.lease
-            elif kind not in _OWN:
-                others.append((kind, node, rest, kv.value))
+                homes[node] = what
         given_up = self.homes.keys() - homes.keys()
         given_up |= {name for name in self.heirs if self.is_taken_over(name)}
         self.homes, self.heirs, self.copies = homes, heirs, copies
@@ -170,49 +172,53 @@ class View:
         for other in self.mesh.nodes.values():
             self.mesh.tell_seen(other)
         self.follower.everything(others)
-        for client_id, kv in taken:
-            self.follower.taken(client_id, kv.value.decode(), kv.changed)
+        for said in taken:
+            self.follower.taken(said.rest, said.what, said.kv.changed)
 
     def apply(self, revision: int, events: list[tuple[Kv, bool]]) -> None:
         """What has changed."""
         touched: dict[str, Node] = {}
-        taken: list[tuple[str, Kv]] = []
-        for kv, gone in events:
-            kind, name, rest = self.keys.parts(kv.key)
+        taken: list[Said] = []
+        for kv, removed in events:
+            said = self.reading.read(kv, removed)
+            if said is None:
+                continue
+            kind, name, what = said.kind, said.node, said.what
+            gone = removed or not said.readable
             if kind == "node":
                 known = self.members.get(name)
                 if gone:
                     if known is not None and kv.changed > known.epoch:
                         self._leaves(known)
                     continue
-                member = member_of(name, kv.value, kv.created)
-                if known is not None and known.epoch != member.epoch:
+                if known is not None and known.epoch != what.epoch:
                     self._leaves(known)
-                self._comes(member)
+                self._comes(what)
             elif kind == "route" and not gone:
                 node = self.mesh.nodes.get(name)
-                if node is not None and _epoch(rest) == node.epoch:
-                    self._routes(node, kv.value)
+                epoch, chunk = what
+                if node is not None and epoch == node.epoch:
+                    self._routes(node, chunk)
                     touched[name] = node
             elif kind == "taken" and not gone and name == self.name:
-                taken.append((rest, kv))
+                taken.append(said)
             elif kind == "home":
-                self._home(name, 0 if gone else kv.lease)
+                self._home(name, 0 if gone else what)
             elif kind not in _OWN:
                 if kind == "heir":
-                    self._heir(name, None if gone else heir_of(kv.value, kv.created, kv.changed))
+                    self._heir(name, None if gone else what)
                 elif kind == "copy" and gone:
                     self.copies.pop(name, None)
                 elif kind == "copy":
-                    self.copies[name] = kv.value.decode()
+                    self.copies[name] = what
                 elif kind == "out":
                     (self.outs.discard if gone else self.outs.add)(name)
-                self.follower.other(kind, name, rest, b"" if gone else kv.value)
+                self.follower.other(said)
         self.mesh.applied = revision
         for node in touched.values():
             self.mesh.tell_seen(node)
-        for client_id, kv in taken:
-            self.follower.taken(client_id, kv.value.decode(), kv.changed)
+        for said in taken:
+            self.follower.taken(said.rest, said.what, said.kv.changed)
 
     def _home(self, name: str, lease: int) -> None:
         if lease:
@@ -250,21 +256,22 @@ class View:
 
     def tick(self) -> None:
         """A few times a second."""
+        self.keys.unreadable.tick(self.mesh.broker.alarms)
         members = self.members
         self.absent.tick(lambda name: name in members and members[name].ready)
 
-    def _routes(self, node: Node, chunk: bytes) -> None:
+    def _routes(self, node: Node, chunk: Chunk) -> None:
         mesh, peer = self.mesh, node.peer
-        for kind, body in _frames(chunk):
+        for kind, filters in chunk:
             if kind == BEGIN:
                 peer.fresh = set()
             elif kind == ADD:
-                for each in unpacked(body):
-                    mesh.add(node, each.decode())
-                    self.absent.told(node.name, each.decode())
+                for each in filters:
+                    mesh.add(node, each)
+                    self.absent.told(node.name, each)
             elif kind == REMOVE:
-                for each in unpacked(body):
-                    mesh.remove(node, each.decode())
+                for each in filters:
+                    mesh.remove(node, each)
             elif kind == END and peer.fresh is not None:
                 fresh, peer.fresh = peer.fresh, None
                 for full_filter in list(peer.filters):
@@ -295,8 +302,3 @@ class View:
             else:
                 lost = self.mesh.leave(node)
         self.follower.left(member, node, lost)
-
-
-def _epoch(rest: str) -> int:
-    """Of the key of a chunk, `EPOCH/CHUNK`."""
-    return int(rest.partition("/")[0], 16)

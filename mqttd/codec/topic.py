@@ -126,10 +126,13 @@ def validate_topic_name(topic: str, max_levels: int = MAX_LEVELS) -> None:
         raise TopicNameInvalid(f"topic name is longer than {MAX_TOPIC_BYTES} bytes")
 
 
-def validate_topic_filter(topic_filter: str, max_levels: int = MAX_LEVELS) -> None:
+def validate_topic_filter(
+    topic_filter: str, max_levels: int = MAX_LEVELS, any_length: bool = False
+) -> None:
     """Accept what a SUBSCRIBE may carry, shared subscriptions included (4.7, 4.8.2).
 
     :param max_levels: largest number of levels, without ``$share/group``; 0 for any.
+    :param any_length: it may be longer than a SUBSCRIBE can say, as with a mountpoint.
     :raises TopicFilterInvalid: empty, too long, too deep, a wildcard that shares its level or
         stands before the end, a bad share, U+0000.
     """
@@ -137,7 +140,7 @@ def validate_topic_filter(topic_filter: str, max_levels: int = MAX_LEVELS) -> No
         raise TopicFilterInvalid("empty topic filter")
     if "\0" in topic_filter:
         raise TopicFilterInvalid("U+0000 in a topic filter")
-    if len(topic_filter) > 16383 and _too_long(topic_filter):
+    if not any_length and len(topic_filter) > 16383 and _too_long(topic_filter):
         raise TopicFilterInvalid(f"topic filter is longer than {MAX_TOPIC_BYTES} bytes")
     _, real = split_shared(topic_filter)
     if max_levels and real.count("/") >= max_levels:

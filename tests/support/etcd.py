@@ -52,10 +52,14 @@ class Etcd:
             found: dict[str, Any] = json.load(answer)
             return found
 
-    def put(self, key: str, value: bytes, token: str = "") -> int:
+    def put(self, key: str | bytes, value: bytes, token: str = "") -> int:
         """Write a key; the revision."""
-        said = {"key": b64encode(key.encode()).decode(), "value": b64encode(value).decode()}
+        said = {"key": _text(key), "value": b64encode(value).decode()}
         return int(self.ask("/v3/kv/put", said, token=token)["header"]["revision"])
+
+    def remove(self, key: str | bytes) -> None:
+        """A key is gone."""
+        self.ask("/v3/kv/deleterange", {"key": _text(key)})
 
     def log_in(self, user: str, password: str) -> str:
         """A token of this user."""
@@ -81,6 +85,10 @@ class Etcd:
             ("enable", {}),
         ):
             self.ask(f"/v3/auth/{path}", body)
+
+
+def _text(key: str | bytes) -> str:
+    return b64encode(key if isinstance(key, bytes) else key.encode()).decode()
 
 
 def _scheme(tls: ssl.SSLContext | None) -> str:

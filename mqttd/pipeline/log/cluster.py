@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import ssl
 import sys
 import time
@@ -36,6 +37,10 @@ TIMEOUT: Final = 5.0
 #: Seconds before a node that was away, or etcd, is tried again by who waits for it.
 PAUSE: Final = 0.5
 
+#: A node's name (`node.name`), and where one is read.
+_NODE: Final = re.compile(r"[A-Za-z0-9_.@-]{1,64}\Z")
+_URL: Final = re.compile(r"https?://[^\s/]+\S*\Z")
+
 #: Opens the log at a URL, which was not there for so many seconds; raises PullError, Away where it
 #: is not there now.
 Open = Callable[[str, float], EventLog]
@@ -56,6 +61,16 @@ def _post(
     return found
 
 
+def _read(name: bytes, url: bytes) -> tuple[str, str]:
+    """A node and its URL; empty where they are none."""
+    try:
+        found = name.decode(), url.decode()
+    except ValueError:
+        return "", ""
+    is_one = _NODE.match(found[0]) and _URL.match(found[1])
+    return found if is_one else ("", "")
+
+
 class Exports:
     """Where the nodes of the cluster `name` are read, as etcd at `endpoints` has it.
 
@@ -72,6 +87,8 @@ class Exports:
         self.name = name
         self._prefix = f"/mqttd/{name}/v1/export/".encode()
         self._login = {"name": user, "password": password} if user else None
+        #: Keys that were passed by when etcd was asked last.
+        self._unreadable: set[bytes] = set()
         self._tls: ssl.SSLContext | None = None
         if any(one.startswith("https:") for one in endpoints):
             self._tls = trusting(ca_file, "etcdCaFile")
@@ -122,10 +139,19 @@ class Exports:
             found = _post(connection, "/v3/kv/range", body, token)
         finally:
             connection.close()
-        return {
-            b64decode(kv["key"])[len(self._prefix) :].decode(): b64decode(kv["value"]).decode()
-            for kv in found.get("kvs", ())
-        }
+        urls: dict[str, str] = {}
+        unreadable: set[bytes] = set()
+        for kv in found.get("kvs", ()):
+            key, value = b64decode(kv["key"]), b64decode(kv.get("value", ""))
+            name, url = _read(key[len(self._prefix) :], value)
+            if url:
+                urls[name] = url
+            else:
+                unreadable.add(key)
+                if key not in self._unreadable:
+                    _say(f"mqttd: {ascii(key)} in etcd is passed by: expected a node and its URL")
+        self._unreadable = unreadable
+        return urls
 
 
 class ClusterLog(ManyLogs):

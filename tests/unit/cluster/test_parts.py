@@ -13,6 +13,7 @@ from twisted.internet.task import Clock
 
 from mqttd.cluster.hello import Hello, hello_of
 from mqttd.cluster.keys import Keys, Member, member_of
+from mqttd.cluster.reading import chunk_of
 from mqttd.cluster.refused import refused
 from mqttd.cluster.tls import plain_etcd
 from mqttd.cluster.view import filters_of
@@ -69,7 +70,7 @@ def test_chunks_say_what_there_is_from_wherever_one_begins(
             chunks.append(frame(BEGIN, b"\0") + frame(ADD, packed(some[:half])))
             chunks.append(frame(ADD, packed(some[half:])) + frame(END, b"\0"))
     for begin in begins:
-        assert filters_of(chunks[begin:]) == wanted
+        assert filters_of(map(chunk_of, chunks[begin:])) == wanted
 
 
 def test_keys_and_members_come_back() -> None:

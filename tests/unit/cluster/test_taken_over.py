@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from base64 import b64decode
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +13,7 @@ from twisted.internet.task import Clock
 
 from mqttd.cluster.adoption import Adoption
 from mqttd.cluster.etcd import Answer, EtcdError, Kv
-from mqttd.cluster.keys import Heir, Keys, claimed, heir_of
+from mqttd.cluster.keys import Copy, Heir, Keys, claimed, heir_of
 from mqttd.cluster.moves import Moves
 from mqttd.cluster.nodes import NodeMesh
 from mqttd.cluster.owners import Owners
@@ -230,13 +229,13 @@ def test_a_node_that_dies_again_right_after_it_was_back_is_taken_over_again(
 ) -> None:
     """The key of its heir is there yet; where that had not done, its stream comes first."""
     heir = Heir("before", "s", "a", 1, stage)
-    copy = json.dumps({"stream": "later", "subject": "s"}).encode()
+    copy = Copy("later", "s")
     etcd: Any = Etcd(
-        (Kv(node.keys.copy("b"), copy, 1, 7), Kv(node.keys.heir("b"), heir.dump(), 1, 8))
+        (Kv(node.keys.copy("b"), copy.dump(), 1, 7), Kv(node.keys.heir("b"), heir.dump(), 1, 8))
     )
     follower: Any = None
     view = View("c", node.keys, node.mesh, follower)
-    view.heirs["b"], view.copies["b"] = heir, copy.decode()
+    view.heirs["b"], view.copies["b"] = heir, copy
     assert view.is_left("b")
     member = SimpleNamespace(epoch=9, home=1)
     cluster: Any = SimpleNamespace(

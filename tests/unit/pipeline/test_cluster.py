@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -9,6 +10,7 @@ from typing import Any, ClassVar
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from mqttd.pipeline.log import cluster
 from mqttd.pipeline.log.cluster import ClusterLog, Exports
 from mqttd.pipeline.log.many import joined, knows, remade
 from mqttd.pipeline.log.pull import Away, PullError
@@ -250,6 +252,20 @@ def test_etcd_may_be_away_once_it_has_answered(capfd: pytest.CaptureFixture[str]
     World.etcd.has = {}
     with pytest.raises(PullError, match="no node of the cluster 'c' exports"):
         World.log(7.0)
+
+
+def test_what_in_etcd_is_no_node_and_its_url_is_passed_by_and_said_once(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    found = [(b"a", b"http://a:1"), (b"\xff", b"http://b:1"), (b"c", b"\xff"), (b"d", b"{}"),
+             (b"", b"http://e:1"), (b"f/g", b"http://f:1"), (b"h", b"")]  # fmt: skip
+    said = [{"key": b64encode(b"/mqttd/c/v1/export/" + name), "value": b64encode(url)}
+            for name, url in found]  # fmt: skip
+    monkeypatch.setattr(cluster, "_post", lambda *_: {"kvs": said})
+    exports = Exports(["http://etcd:1"], "c")
+    assert exports.urls() == exports.urls() == {"a": "http://a:1"}
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == len(found) - 1 and "export/\\xff' in etcd is passed by" in lines[0]
 
 
 def test_ids_say_whose_they_are() -> None:
