@@ -9,7 +9,7 @@ hot = (
     spark.readStream.format("mqttd")
     .option("subscribe", "sensors/#")
     .load(sys.argv[1])
-    .where("double(string(payload)) > 80")
+    .where("try_cast(string(payload) as double) > 80")
     .selectExpr("concat('alerts/', client_id) as topic", "payload", "1 as qos")
 )
 query = (

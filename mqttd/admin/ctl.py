@@ -57,15 +57,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = _helped(sys.argv[1:] if argv is None else argv)
     parser = _parser()
     known = [name for action in parser._actions for name in action.choices or ()]
-    if (not given or given[-1] in ("-h", "--help")) and not any(word in known for word in given):
+    at = ctl_plugins.place_of_command(given)
+    helped = bool(given) and given[-1] in _HELP
+    if at == len(given) and (helped or not given):
         options, _ = parser.parse_known_args([*given[:-1], "status"])
         parser.epilog = ctl_plugins.commands_text(options, known)
+    elif at < len(given) and given[at] not in known and (helped or at == len(given) - 1):
+        # A plugin's name: say which commands it has, or what this one does.
+        asked, rest = parser.parse_known_args([*given[:at], "status"])
+        command = given[at + 1] if at + 1 < len(given) - 1 else ""
+        out = sys.stdout if helped else None
+        if not rest and ctl_plugins.tell_commands(asked, given[at], command, out):
+            return 0 if helped else 2
     words = ctl_plugins.spelled_out(given, known)
-    if words and words[-1] not in known and _may_be_plugin(words):
-        # A plugin's name without a command: say which there are.
-        asked, rest = parser.parse_known_args([*words[:-1], "status"])
-        if not rest and ctl_plugins.tell_commands(asked, words[-1]):
-            return 2
     options, unknown = parser.parse_known_args(words)
     named = options.of_node is not None and not hasattr(options, "asks_nodes")
     if named or unknown and unknown[0].partition("=")[0] == "--node":
@@ -88,6 +92,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
+_HELP: Final = ("-h", "--help")
+
 #: Said where a node is named to a command that asks none by its name.
 _NO_NODE: Final = (
     "--node: this command asks the broker that --config, --socket or --url names, and no other"
@@ -106,9 +112,7 @@ def _tell_missing(one: dict[str, Any]) -> None:
 
 def _helped(given: Sequence[str]) -> Sequence[str]:
     """`help` and `help COMMAND`, as they are asked for with --help."""
-    i = 0
-    while i < len(given) and given[i].startswith("-"):
-        i += 2 if given[i] in ctl_plugins.WITH_VALUE else 1
+    i = ctl_plugins.place_of_command(given)
     if i < len(given) and given[i] == "help":
         return [*given[:i], *given[i + 1 :], "--help"]
     return given
@@ -122,14 +126,6 @@ class _Parser(argparse.ArgumentParser):
             self.print_help(sys.stderr)
             self.exit(2)
         super().error(message)
-
-
-def _may_be_plugin(words: Sequence[str]) -> bool:
-    """Whether the last word stands where a command would, behind options only."""
-    i = 0
-    while i < len(words) - 1 and words[i].startswith("-"):
-        i += 2 if words[i] in ctl_plugins.WITH_VALUE else 1
-    return i == len(words) - 1 and not words[-1].startswith("-")
 
 
 def _parser() -> argparse.ArgumentParser:

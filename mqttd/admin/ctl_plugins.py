@@ -12,13 +12,20 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TextIO
 from urllib.parse import quote
 
 from mqttd.admin.ctl_client import CtlError, client_of, of_node
 from mqttd.admin.ctl_print import done, print_json, print_pairs, print_table, printable, time_text
 
-__all__ = ["WITH_VALUE", "add_commands", "commands_text", "spelled_out", "tell_commands"]
+__all__ = [
+    "WITH_VALUE",
+    "add_commands",
+    "commands_text",
+    "place_of_command",
+    "spelled_out",
+    "tell_commands",
+]
 
 Json = dict[str, Any]
 
@@ -48,6 +55,14 @@ def add_commands(add: Callable[..., Any], plugins: Any) -> None:
     new.add_argument("--directory", metavar="PATH", help="where (default: mqttd-NAME)")
 
 
+def place_of_command(words: Sequence[str]) -> int:
+    """Where the first word is that is no option and no option's value; the length without one."""
+    i = 0
+    while i < len(words) and words[i].startswith("-"):
+        i += 2 if words[i] in WITH_VALUE else 1
+    return min(i, len(words))
+
+
 def spelled_out(argv: Sequence[str], known: Sequence[str]) -> list[str]:
     """`argv`, with ``plugins run`` before the name of a plugin that stands for a command.
 
@@ -55,9 +70,7 @@ def spelled_out(argv: Sequence[str], known: Sequence[str]) -> list[str]:
     ['--json', 'plugins', 'run', 'acme', 'show', 'x']
     """
     words = list(argv)
-    i = 0
-    while i < len(words) and words[i].startswith("-"):
-        i += 2 if words[i] in WITH_VALUE else 1
+    i = place_of_command(words)
     if i + 1 < len(words) and words[i] not in known and not words[i + 1].startswith("-"):
         words[i:i] = ["plugins", "run"]
     return words
@@ -80,19 +93,29 @@ def commands_text(options: argparse.Namespace, known: Sequence[str]) -> str:
     return "\n".join(["commands of loaded plugins:", *map(printable, lines)]) if lines else ""
 
 
-def tell_commands(options: argparse.Namespace, name: str) -> bool:
-    """Print what ``mqttd-ctl NAME`` can be followed by; False if that is no plugin's name."""
+def tell_commands(
+    options: argparse.Namespace, name: str, command: str = "", out: TextIO | None = None
+) -> bool:
+    """Print what ``mqttd-ctl NAME`` can be followed by, or what `command` of it does.
+
+    False if that is no plugin's name, or no broker answers.
+    """
     try:
         info = client_of(options).get("/plugins/" + quote(name, safe=""))
     except CtlError:
         return False
     commands: dict[str, str] = info.get("registered", {}).get("commands", {})
-    state = "" if "registered" in info else f"; it is {info.get('state', 'not loaded')}"
-    print(f"usage: mqttd-ctl {name} COMMAND ...", file=sys.stderr)
-    if not commands:
-        print(f"plugin {name} has no commands{state}", file=sys.stderr)
-    for command, text in sorted(commands.items()):
-        print(printable(f"  {command:<20}  {text}".rstrip()), file=sys.stderr)
+    lines = [f"  {one:<20}  {text}".rstrip() for one, text in sorted(commands.items())]
+    if command in commands:
+        lines = [commands[command]]
+    elif "registered" not in info:
+        state = info.get("state", "not loaded")
+        lines = [f"plugin {name} is {state}: mqttd-ctl plugins load {name}"]
+    elif not commands:
+        lines = [f"plugin {name} has no commands"]
+    asked = f"{command} [ARGUMENT ...]" if command in commands else "COMMAND ..."
+    for line in (f"usage: mqttd-ctl {name} {asked}", *lines):
+        print(printable(line), file=out or sys.stderr)
     return True
 
 

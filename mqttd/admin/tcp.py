@@ -40,7 +40,7 @@ LEAST: Final = 16
 #: Refused requests that are logged in a minute.
 LOGGED: Final = 10
 
-_REFUSED: Final = problem(401, "unauthorized", "a bearer token is needed")
+_REFUSED: Final = problem(401, "unauthorized", "a bearer token is needed, one that is known here")
 
 
 class Tokens:

@@ -1,12 +1,17 @@
 """What is staged, on disk: rows of tasks, and which batch of a query was released last.
 
     put      task's rows, chunk by chunk          written, survives a crash of the broker
+    abort    a task or a batch has failed: its rows go
     release  one transaction: (query, batch) and the messages that belong to it, synced
     finish   the messages are published: only (query, batch) stays
 
 A batch is in the file whole or not at all, and its number with it: there is no moment in which the
 messages are out and the number is not. SQLite does the atomic part. All methods block: they are
 called in threads, one at a time.
+
+A task that runs on after its batch has failed finds the door shut: what it puts would stay. A write
+that is given up is closed for good. Of a stream the tasks of a run name their stages ``RUN_STAGE``,
+and where another run begins, what the one before has staged goes.
 
 Promise: at most `limit` bytes of rows, `MOST_QUERIES` queries; what is never released goes after
 a while.
@@ -25,6 +30,10 @@ __all__ = ["MOST_QUERIES", "Batch", "StageError", "StageStore"]
 
 #: Queries whose last batch is remembered; the one that was heard of longest ago goes.
 MOST_QUERIES: Final = 10_000
+#: Writes and runs that are over, of which it is remembered that nothing more is taken.
+MOST_OVER: Final = 1_000
+#: Between the run and the rest of a stage's name.
+OF_RUN: Final = "_"
 
 _SCHEMA: Final = """
 PRAGMA journal_mode = WAL;
@@ -74,6 +83,9 @@ class StageStore:
         self._file = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         self._file.executescript(_SCHEMA)
         found = self._file.execute("SELECT coalesce(sum(length(data)), 0) FROM chunks")
+        #: (owner, query, run), the run is empty where the whole query is over; the oldest go first.
+        self._over: dict[tuple[str, str, str], None] = {}
+        self._runs: dict[tuple[str, str], str] = {}
         #: Bytes of rows now.
         self.bytes: int = found.fetchone()[0]
 
@@ -85,9 +97,10 @@ class StageStore:
     def put(self, owner: str, query: str, stage: str, chunk: int, rows: int, data: bytes) -> None:
         """Keep a chunk; one that is there already is replaced by the same.
 
-        Raises StageError if there is no room.
+        Raises StageError if there is no room, or its write or run is over.
         """
         with self._lock:
+            self._admit(owner, query, stage)
             if self.bytes + len(data) > self.limit:
                 raise StageError(
                     f"no room: {self.bytes} bytes are staged, the limit (stage_bytes) is"
@@ -110,13 +123,50 @@ class StageStore:
             self.bytes += len(data) - (there[0] if there is not None else 0)
 
     def abort(self, owner: str, query: str, stages: list[str]) -> None:
-        """Forget what was staged and not released."""
+        """Forget these stages, unless they were released; of none named, all of the query."""
         with self._lock:
+            if not stages:
+                self._drop_stages(owner, query)
             self._file.executemany(
                 "DELETE FROM chunks WHERE owner = ? AND query = ? AND stage = ? AND batch IS NULL",
                 [(owner, query, stage) for stage in stages],
             )
             self._count()
+
+    def close_query(self, owner: str, query: str) -> None:
+        """Forget what the query has staged, and take nothing more of it."""
+        with self._lock:
+            self._end(owner, query, "")
+            self._drop_stages(owner, query)
+            self._count()
+
+    def _admit(self, owner: str, query: str, stage: str) -> None:
+        """Raise StageError if nothing is taken of this any more; what the run before left goes."""
+        run, named, _ = stage.partition(OF_RUN)
+        if (owner, query, "") in self._over:
+            raise StageError(f"the write {query} has failed and was given up")
+        before = self._runs.get((owner, query))
+        if not named or run == before:
+            return
+        if (owner, query, run) in self._over:
+            raise StageError(f"another run of query {query} has begun")
+        if before is not None:
+            self._end(owner, query, before)
+        self._runs.pop((owner, query), None)
+        self._runs[owner, query] = run
+        if len(self._runs) > MOST_QUERIES:
+            del self._runs[next(iter(self._runs))]
+        self._file.execute(
+            "DELETE FROM chunks WHERE owner = ? AND query = ? AND batch IS NULL"
+            " AND instr(stage, ?) > 0 AND substr(stage, 1, ?) != ?",
+            (owner, query, OF_RUN, len(run) + 1, run + OF_RUN),
+        )
+        self._count()
+
+    def _end(self, owner: str, query: str, run: str) -> None:
+        self._over[owner, query, run] = None
+        if len(self._over) > MOST_OVER:
+            del self._over[next(iter(self._over))]
 
     def release(self, asked: Batch, stages: dict[str, int]) -> tuple[Batch, bool]:
         """Make the stages (name -> chunks) the query's batch, unless it had it already.

@@ -3,6 +3,7 @@
     executor                       driver                      broker
     put query/stage/0 ------------------------------------->   kept, answered
     put query/stage/1 ------------------------------------->   kept, answered
+          |                         abort ---------------->    its rows are dropped
           '-- (stage, 2 chunks) --> commit(batch 7)
                                     release query/7 -------->  (query, 7) and rows in one record
                                                                published; kept, logged; answered
@@ -253,6 +254,9 @@ class Staging:
         if verb == "abort" and len(rest) == 1:
             stages = list(_stages(asked.payload))
             await self._run(lambda store: store.abort(owner, query, stages))
+            return {"ok": True}
+        if verb == "close" and len(rest) == 1:
+            await self._run(lambda store: store.close_query(owner, query))
             return {"ok": True}
         raise StageError(f"{'/'.join(asked.words)}: no such request")
 

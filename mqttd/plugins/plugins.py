@@ -210,7 +210,7 @@ class Plugins:
         """The handle of a loaded plugin; PluginError if it is not loaded."""
         active = self._active.get(name)
         if active is None or active.handle is None or active.state != LOADED:
-            raise PluginError(f"plugin {name!r} is not loaded")
+            raise PluginError(f"plugin {name!r} is not loaded (mqttd-ctl plugins load {name})")
         return active.handle
 
     def metrics(self) -> Metrics:

@@ -5,6 +5,7 @@ One session for all tests here.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import time
@@ -18,7 +19,7 @@ import pytest
 from benchmarks.killed import Run
 from benchmarks.sink_once import sink_once
 from mqttd.pipeline.client import Address, Client
-from tests.integration.test_events import everything, start
+from tests.integration.test_events import ctl, everything, start
 from tests.support.doors import doors_of, write_certificates
 from tests.support.needs import needs_program
 from tests.support.servers import free_port
@@ -148,6 +149,35 @@ def test_a_wrong_write_is_told_before_anything_is_sent(
     frame = spark.range(1).selectExpr(*columns)
     with pytest.raises(Exception, match=told):
         frame.write.format("mqttd").options(broker="127.0.0.1:1", **options).mode("append").save()
+
+
+def test_what_failed_writes_have_staged_goes_at_once(spark: Any, tmp_path: Path) -> None:
+    broker = start(tmp_path)
+    rows = [("out/a", str(i)) for i in range(1000)] + [("a/#", "no topic")]
+    frame = spark.createDataFrame(rows, "topic STRING, payload STRING")
+    try:
+        for _ in range(3):
+            with pytest.raises(Exception, match="a row with topic 'a/#'"):
+                frame.repartition(2).write.format("mqttd").option(
+                    "broker", f"127.0.0.1:{broker.port}"
+                ).mode("append").save()
+            until(lambda: staged(tmp_path) == 0, "rows stay")
+        assert not payloads(tmp_path)
+    finally:
+        broker.stop()
+
+
+def staged(path: Path) -> int:
+    """How many rows wait for their release."""
+    told = ctl(path, "spark", "stage")
+    found: int = json.loads(told.stdout)["staged_rows"]
+    return found
+
+
+def test_a_write_that_would_take_something_away_is_refused(spark: Any) -> None:
+    frame = spark.range(1).selectExpr("'t' as topic", "'x' as payload")
+    with pytest.raises(Exception, match=r"cannot be taken back; use mode\(\"append\"\)"):
+        frame.write.format("mqttd").option("broker", "127.0.0.1:1").mode("overwrite").save()
 
 
 def test_a_stream_is_published_once_while_the_broker_is_killed_and_batches_are_replayed(

@@ -62,6 +62,7 @@ __all__ = [
     "runs_of",
     "salvage",
     "split",
+    "time_beside",
 ]
 
 #: Blocks that follow one another are read in pieces of about this size.
@@ -98,6 +99,8 @@ class Missing(NamedTuple):
     base: int
     end: int
     why: str
+    #: What `time_beside` says of it.
+    time: int = 0
 
     def __str__(self) -> str:
         return lost_text(self.end - self.base, self.why)
@@ -345,7 +348,9 @@ def salvage(log: EventLog, run: Run) -> Iterator[memoryview | Missing]:
         if at >= run.end:
             return
     for one in _pieces(log, places, at, run.end):
-        yield one._replace(why=why) if isinstance(one, Missing) else one
+        if isinstance(one, Missing):
+            one = _missing(log, run.node, one.base, one.end, why)
+        yield one
 
 
 def _places(log: EventLog, node: str, start: int, end: int) -> list[Run]:
@@ -394,17 +399,17 @@ def events(log: EventLog, node: str, start: int, end: int, whole: bool = True) -
     at = start
     for run in runs_of(log.blocks(node, start, end, whole)):
         if not whole and run.base > at:
-            yield _missing(node, Missing(at, run.base, "not in the log"))
+            yield _gap(node, _missing(log, node, at, run.base))
         at = run.end
         for data in _whole(log, run) if whole else salvage(log, run):
             if isinstance(data, Missing):
-                yield _missing(node, data)
+                yield _gap(node, data)
                 continue
             for event in decode_block(data, node):
                 if start <= event.seq < end:
                     yield event
     if not whole and at < end:
-        yield _missing(node, Missing(at, end, "not in the log"))
+        yield _gap(node, _missing(log, node, at, end))
 
 
 def _whole(log: EventLog, run: Run) -> list[memoryview | Missing]:
@@ -418,9 +423,47 @@ def _whole(log: EventLog, run: Run) -> list[memoryview | Missing]:
         return found
 
 
-def _missing(node: str, one: Missing) -> Event:
+def _missing(log: EventLog, node: str, base: int, end: int, why: str = "not in the log") -> Missing:
+    return Missing(base, end, why, time_beside(log, node, base, end))
+
+
+def _gap(node: str, one: Missing) -> Event:
     count = one.end - one.base
-    return Event(one.base, node, "log.gap", 0, reason=str(one), lost=count)
+    return Event(one.base, node, "log.gap", one.time, reason=str(one), lost=count)
+
+
+def time_beside(log: EventLog, node: str, base: int, end: int) -> int:
+    """The time of what is missing: of the last event before it, else of the first behind it.
+
+    In µs since 1970, 0 where the log has neither. It is no later than what follows, so that a
+    watermark does not run ahead, and the same whenever it is read.
+    """
+    try:
+        earliest, latest = log.bounds().get(node, Bounds(0, 0))
+        base, end = min(base, latest), max(end, earliest)
+        for reach in _reaches(base - earliest):
+            found = log.blocks(node, base - reach, base, whole=False)
+            before = [one.last_time for one in found if one.end <= base]
+            if before:
+                return before[-1]
+        for reach in _reaches(latest - end):
+            found = log.blocks(node, end, end + reach, whole=False)
+            behind = [one.first_time for one in found if one.base >= end]
+            if behind:
+                return behind[0]
+    except (DataLoss, LookupError):
+        pass  # it goes, or is made anew, just now
+    return 0
+
+
+def _reaches(most: int) -> Iterator[int]:
+    """How far to look for a block: nearly always it is the next one."""
+    reach = 1
+    while reach < most:
+        yield reach
+        reach *= 16
+    if most > 0:
+        yield most
 
 
 def find_time(log: EventLog, node: str, time: int) -> int:

@@ -249,7 +249,7 @@ def as_json(event: Event) -> dict[str, Any]:
         if value is None or value == b"" or (name == "lost" and not value):
             continue
         if name == "timestamp":
-            value = _time(value)
+            value = _time(value) if value else None
         elif name == "message_id":
             value = value.hex()
         elif name == "payload":

@@ -9,7 +9,6 @@ NULs by numpy. What is pruned (events, topics, columns) is not decoded where it 
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
@@ -273,7 +272,7 @@ class Batches:
         A gap may begin before the range: damage can reach back behind a reader.
         """
         if isinstance(block, Missing):
-            base, end, at = block.base, block.end, int(time.time() * 1e6)
+            base, end, at = block.base, block.end, block.time
         else:
             head = parse_header(block)
             base, end, at = head.base, head.end, head.first_time

@@ -69,13 +69,18 @@ class MqttdDataSource(DataSource):
 
     def _write_options(self, schema: Any) -> Any:
         self._find()
-        from mqttd.pipeline.spark.sink import read_sink_options
+        from mqttd.pipeline.spark.sink_options import read_sink_options
 
         return read_sink_options(self.options, schema)
 
     def writer(self, schema: Any, overwrite: bool) -> Any:
-        """For ``df.write``."""
+        """For ``df.write``; raises ValueError for a mode that would take something away."""
         options = self._write_options(schema)
+        if overwrite:
+            raise ValueError(
+                'mqttd: mode("overwrite"): what was published cannot be taken back; use'
+                ' mode("append")'
+            )
         from mqttd.pipeline.spark.sink import BatchWriter
 
         return BatchWriter(options, schema)

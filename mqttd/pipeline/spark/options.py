@@ -72,6 +72,17 @@ KAFKA_NAMES: Final = {
 #: The same, for a place in time: milliseconds since 1970, or ISO 8601. They go before the others.
 TIMES: Final = {"startingTimestamp": "startingOffsets", "endingTimestamp": "endingOffsets"}
 
+#: Other options of Spark's Kafka source: what there is in their place.
+NOT_HERE: Final = {
+    "kafka.bootstrap.servers": "path or url says which log is read",
+    "assign": 'a partition is a node: choose by where("node = ...")',
+    "startingOffsetsByTimestamp": "startingTimestamp is for all nodes",
+    "endingOffsetsByTimestamp": "endingTimestamp is for all nodes",
+    "minOffsetsPerTrigger": "trigger(processingTime=...) lets events gather",
+    "maxTriggerDelay": "trigger(processingTime=...) lets events gather",
+    "groupIdPrefix": "groupId names a query",
+}
+
 #: Columns that every row has, those of gaps too.
 KEYS: Final = ("seq", "node", "event", "timestamp")
 
@@ -156,11 +167,7 @@ def read_options(given: Mapping[str, str], cores: int = CORES) -> Options:
     for name, value in given.items():
         known = _ANY.get(name.lower())
         if known is None:
-            close = difflib.get_close_matches(name.lower(), _ANY, 1)
-            hint = (
-                f"did you mean {_ANY[close[0]]}?" if close else f"known: {', '.join(READ_OPTIONS)}"
-            )
-            raise ValueError(f"mqttd: unknown option {name!r}; {hint}")
+            raise ValueError(f"mqttd: unknown option {name!r}; {_hint(name.lower())}")
         ours = meant(known)
         before = said.get(ours, "")
         if before and not {before, known} & TIMES.keys():
@@ -230,6 +237,18 @@ def read_options(given: Mapping[str, str], cores: int = CORES) -> Options:
         etcd_user=options.get("etcdUser", ""),
         etcd_password=options.get("etcdPassword", ""),
     )
+
+
+def _hint(name: str) -> str:
+    """What to write in place of an option that is not known, in small letters."""
+    for one, text in NOT_HERE.items():
+        if one.lower() == name:
+            return f"that is one of Spark's Kafka source, and here {text}"
+    close = difflib.get_close_matches(name, _ANY, 1)
+    if close:
+        return f"did you mean {_ANY[close[0]]}?"
+    kafka = "options of Kafka's client mean nothing here; " if name.startswith("kafka.") else ""
+    return f"{kafka}known: {', '.join(READ_OPTIONS)}"
 
 
 def schema_of(options: Options) -> str:

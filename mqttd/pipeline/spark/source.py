@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from mqttd.pipeline.log.reader import DataLoss
 from mqttd.pipeline.spark.stream import StreamReader
-from mqttd.pipeline.spark.tasks import Reader, Task, plan
+from mqttd.pipeline.spark.tasks import Reader, Task, lost_task, plan
 
 __all__ = ["BatchReader", "StreamReader", "Task", "plan"]
 
@@ -50,7 +50,7 @@ class BatchReader(Reader, DataSourceReader):
                     )
                 if options.gaps:
                     why = "deleted by retention before they were read"
-                    tasks.append(Task(node, start, missing, [], why))
+                    tasks.append(lost_task(self.log(), node, start, missing, why))
                 start = missing
             if start < end:
                 tasks += plan(self.log(), node, start, end, options)

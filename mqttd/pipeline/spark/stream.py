@@ -31,7 +31,7 @@ from mqttd.pipeline.log.many import ManyLogs, joined, knows, left_out, pull_of, 
 from mqttd.pipeline.log.pull import Away, PullError, PullReader
 from mqttd.pipeline.log.reader import Bounds, DataLoss
 from mqttd.pipeline.spark.options import Options
-from mqttd.pipeline.spark.tasks import Reader, Task, plan, wanted
+from mqttd.pipeline.spark.tasks import Reader, Task, lost_task, plan, wanted
 
 __all__ = ["RefusedReader", "StreamReader"]
 
@@ -232,7 +232,7 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
             known = start["nodes"] if start["log"] == end["log"] else {}
             for node in sorted(anew):
                 stop = end["nodes"][node]
-                tasks += self._gap(node, known.get(node, 0), stop, "the log was made anew")
+                tasks += self._gap(node, known.get(node, 0), stop, "the log was made anew", True)
             if anew == end["nodes"].keys():
                 return tasks
         begin = self._begin(start, log_id, found)
@@ -266,9 +266,11 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return max(block.end, end)
         return end
 
-    def _gap(self, node: str, start: int, end: int, why: str) -> list[Task]:
+    def _gap(self, node: str, start: int, end: int, why: str, anew: bool = False) -> list[Task]:
         """The task of the row that stands for these events, if there are any and it is wanted."""
-        return [Task(node, start, end, [], why)] if start < end and self.options.gaps else []
+        if start >= end or not self.options.gaps:
+            return []
+        return [lost_task(self.log(), node, start, end, why, anew)]
 
     def commit(self, end: Offset) -> None:
         """The micro-batch is done: register it, if the query has a group."""

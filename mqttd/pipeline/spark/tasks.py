@@ -6,7 +6,6 @@ executor   read(task) -> verify each block -> Arrow record batches
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -28,12 +27,13 @@ from mqttd.pipeline.log.reader import (
     holes,
     runs_of,
     salvage,
+    time_beside,
 )
 from mqttd.pipeline.log.schema import COLUMNS
 from mqttd.pipeline.spark.arrow import ARROW_TYPES, Batches, gap_row
 from mqttd.pipeline.spark.options import Options, Position
 
-__all__ = ["Reader", "Task", "plan", "wanted"]
+__all__ = ["Reader", "Task", "lost_task", "plan", "wanted"]
 
 _ADVICE: Final = (
     "Set the option failOnDataLoss to false to go on with what there is: a log.gap row then stands"
@@ -54,6 +54,8 @@ class Task(InputPartition):
     runs: list[Run] = field(default_factory=list)
     #: Why the events [start, end) are missing; empty for a task that reads.
     missing: str = ""
+    #: The time of the row that stands for them.
+    time: int = 0
     #: Where this node is read, of a cluster: an executor need not ask etcd, unless it is not there.
     url: str = ""
     #: Which node of the cluster that is; `node` may be a worker of it.
@@ -75,7 +77,9 @@ def plan(log: EventLog, node: str, start: int, end: int, options: Options) -> li
             if block.damaged:
                 raise _damaged(node, max(block.base, start), block.end, "the log was damaged")
     elif options.gaps:
-        tasks += [Task(node, a, b, [], "not in the log") for a, b in holes(blocks, start, end)]
+        tasks += [
+            lost_task(log, node, a, b, "not in the log") for a, b in holes(blocks, start, end)
+        ]
     blocks = wanted(blocks, options)
     rows = sum(block.rows for block in blocks if not block.gap)
     count = round(rows / options.partition_events)
@@ -86,7 +90,7 @@ def plan(log: EventLog, node: str, start: int, end: int, options: Options) -> li
     count = max(options.min_partitions, count, spread, 1)
     exporter, url = log.where(node) if isinstance(log, ClusterLog) else ("", "")
     for chosen in _shared(blocks, count):
-        tasks.append(Task(node, start, end, runs_of(chosen), "", url, exporter))
+        tasks.append(Task(node, start, end, runs_of(chosen), url=url, exporter=exporter))
     return tasks
 
 
@@ -101,6 +105,15 @@ def _shared(blocks: Sequence[Block], count: int) -> Iterator[Sequence[Block]]:
         if behind == len(blocks) or (full and left > 1):
             yield blocks[first:behind]
             first, rows, filled, left = behind, rows - filled, 0, left - 1
+
+
+def lost_task(log: EventLog, node: str, start: int, end: int, why: str, anew: bool = False) -> Task:
+    """The task of the row that stands for events [start, end) that are missing.
+
+    `anew`: their log is gone, and another one begins.
+    """
+    time = time_beside(log, node, 0, 0) if anew else time_beside(log, node, start, end)
+    return Task(node, start, end, [], why, time)
 
 
 def wanted(blocks: list[Block], options: Options) -> list[Block]:
@@ -250,8 +263,7 @@ class Reader:
         )
         if partition.missing:
             reason = lost_text(partition.end - partition.start, partition.missing)
-            now = int(time.time() * 1e6)
-            yield gap_row(schema, partition.node, partition.start, now, reason)
+            yield gap_row(schema, partition.node, partition.start, partition.time, reason)
             return
         batches = Batches(
             schema,

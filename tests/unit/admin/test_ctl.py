@@ -71,6 +71,7 @@ def test_what_a_broker_tells_is_printed_for_people(
             "name": "acme", "state": "loaded", "loaded_at": 1763715600.5,
             "registered": {"hooks": [], "commands": {"show": "Show it.", "clear": ""}},
         },
+        "/plugins/spark": {"name": "spark", "state": "unloaded"},
         "/auth": {"modules": [{**module, "listener": ""}, {**module, "listener": "tcp:apart"}]},
     }  # fmt: skip
 
@@ -85,6 +86,15 @@ def test_what_a_broker_tells_is_printed_for_people(
         assert capsys.readouterr().err == (
             "usage: mqttd-ctl acme COMMAND ...\n  clear\n  show                  Show it.\n"
         )
+    for words, told in (
+        (["acme", "--help"], "usage: mqttd-ctl acme COMMAND ...\n  clear\n  show "),
+        (["acme", "show", "--help"], "usage: mqttd-ctl acme show [ARGUMENT ...]\nShow it.\n"),
+        (["help", "acme", "show"], "usage: mqttd-ctl acme show [ARGUMENT ...]\nShow it.\n"),
+        (["spark", "package", "-h"], "plugin spark is unloaded: mqttd-ctl plugins load spark\n"),
+    ):
+        assert ctl.main(["--socket", "s", *words]) == 0
+        out, err = capsys.readouterr()
+        assert told in out and not err
     with pytest.raises(SystemExit):
         ctl.main(["--socket", "s", "nonsense"])
     assert "invalid choice: 'nonsense'" in capsys.readouterr().err

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from mqttd.pipeline.log.schema import COLUMNS, EVENTS
-from mqttd.pipeline.spark.options import READ_OPTIONS
+from mqttd.pipeline.spark.options import NOT_HERE, READ_OPTIONS
 from mqttd_plugins.spark.config import SparkConfig
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -18,7 +18,7 @@ LOG = (DOCS / "reference/event-log.md").read_text()
 
 
 def test_every_option_is_explained() -> None:
-    for name in READ_OPTIONS:
+    for name in (*READ_OPTIONS, *NOT_HERE):
         assert re.search(rf"^\| .*`{name}`", SPARK, re.MULTILINE), name
 
 
@@ -46,3 +46,20 @@ def test_every_event_has_its_code() -> None:
     text = " ".join(LOG.split())
     for code, name in enumerate(EVENTS):
         assert f"{code} {name}" in text
+
+
+def test_the_commented_configuration_has_every_key_with_its_default() -> None:
+    text = (DOCS.parent / "mqttd_plugins/spark/spark.conf").read_text()
+    given = tomllib.loads(re.sub(r"^# (?=\w+ = )", "", text, flags=re.MULTILINE))
+    assert list(given) == [part.name for part in msgspec.structs.fields(SparkConfig)]
+    assert msgspec.convert(given, SparkConfig) == SparkConfig()
+
+
+def test_every_plugin_has_a_readme_and_a_configuration_that_are_installed() -> None:
+    setup = (DOCS.parent / "setup.cfg").read_text()
+    for folder in (DOCS.parent / "mqttd_plugins").iterdir():
+        if (folder / "__init__.py").is_file():
+            for name in ("README.md", f"{folder.name}.conf"):
+                assert (folder / name).is_file(), (folder, name)
+            part = setup.partition(f"mqttd_plugins.{folder.name} =\n")[2].splitlines()[:2]
+            assert [one.strip() for one in part] == ["README.md", f"{folder.name}.conf"]

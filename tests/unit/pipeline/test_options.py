@@ -74,6 +74,12 @@ def test_positions(text: str, position: object) -> None:
         ({"url": "b:1"}, "option url = 'b:1': expected http://host:port"),
         ({"path": "a", "startingOffset": "x"}, "'startingOffset'; did you mean startingOffsets"),
         ({"path": "a", "qqq": "x"}, "unknown option 'qqq'; known: path, url, token"),
+        (
+            {"path": "a", "assign": "{}"},
+            "'assign'; that is one of Spark's Kafka source, and here a",
+        ),
+        ({"path": "a", "Kafka.Bootstrap.Servers": "b:9092"}, "and here path or url says"),
+        ({"path": "a", "kafka.max.poll.records": "5"}, "Kafka's client mean nothing here; known"),
         ({"path": "a", "events": "client.connect"}, "option events .* expected names or globs of"),
         ({"path": "a", "events": ","}, "option events"),
         ({"path": "a", "subscribe": "a/#/b"}, "option subscribe = 'a/#/b': expected MQTT topic"),

@@ -121,6 +121,17 @@ def test_without_java_one_sentence_says_what_to_install(
     )
 
 
+def test_a_path_without_a_log_is_one_line_before_spark_starts(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(command, "check_java", lambda: None)
+    monkeypatch.setattr(command, "session", lambda *_, **__: pytest.fail("Spark is started"))
+    assert main(["latest", "--path", str(tmp_path), "--out", str(tmp_path / "z")]) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1
+    assert err.startswith(f"mqttd latest: {tmp_path}: no event log here (no log.json); expected")
+
+
 @pytest.mark.parametrize(
     ("version", "told"),
     [('openjdk version "11.0.2" 2019', "is Java 11"), ('java version "1.8.0_292"', "is Java 8"),

@@ -208,6 +208,47 @@ def test_no_more_is_staged_than_there_is_room_for(tmp_path: Path) -> None:
         node.stop()
 
 
+def test_what_a_failed_batch_has_staged_goes_whoever_has_staged_it(node: Node) -> None:
+    task = node.task()
+    for stage in ("a", "b"):
+        assert task.put(stage, b"1")["ok"]
+    assert task.put("a", b"1", query="other")["ok"]
+    assert task.ask("abort/q", b"{}")["ok"]
+    assert staged(node) == 1, "that of the other query"
+    # The query may start again.
+    assert task.put("c", b"2")["ok"] and task.release(0, "c")["published"] == 1
+
+
+def test_a_write_that_was_given_up_takes_nothing_more(node: Node) -> None:
+    task = node.task()
+    assert task.put("a", b"1", query="batch-1")["ok"]
+    assert task.ask("close/batch-1", b"{}")["ok"]
+    late = task.put("b", b"2", query="batch-1")
+    assert late == {"ok": False, "error": "the write batch-1 has failed and was given up"}
+    assert staged(node) == 0
+    assert node.task("another", username="u").put("b", b"2", query="batch-1")["ok"]
+
+
+def test_where_a_stream_starts_again_what_the_run_before_has_staged_goes(node: Node) -> None:
+    task = node.task()
+    for stage in ("1a_x", "1a_y", "old"):
+        assert task.put(stage, b"1")["ok"]
+    assert task.put("2b_x", b"2")["ok"]
+    assert staged(node) == 2, "this, and that of a sink that names no runs"
+    late = task.put("1a_z", b"3")
+    assert late == {"ok": False, "error": "another run of query q has begun"}
+    assert task.put("2b_y", b"4")["ok"] and task.release(0, "2b_x", "2b_y")["published"] == 2
+    assert heard(node) == [b"2", b"4"] and staged(node) == 0
+
+
+def staged(node: Node) -> int:
+    """How many chunks wait for their release."""
+    store = node.loaded.plugin.staging._store
+    assert isinstance(store, StageStore)
+    found: int = store.status()["staged_chunks"]
+    return found
+
+
 def test_after_a_stop_between_stage_and_release_the_release_still_works(tmp_path: Path) -> None:
     first = Node(tmp_path)
     first.task().put("a", b"1", b"2")

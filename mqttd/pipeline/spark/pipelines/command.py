@@ -18,8 +18,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+from mqttd.pipeline.log.many import parts
+from mqttd.pipeline.log.reader import LogReader
 from mqttd.pipeline.spark.pipelines import NAMES
-from mqttd.pipeline.spark.sessions import NoJava, register, session
+from mqttd.pipeline.spark.sessions import NoJava, check_java, register, session
 
 __all__ = ["main", "prefix_of", "run", "sink", "source", "start"]
 
@@ -106,9 +108,15 @@ def _add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def start(options: argparse.Namespace) -> Any:
-    """The session a pipeline runs in, with the data source; UTC, and quiet on a laptop."""
+    """The session a pipeline runs in, with the data source; UTC, and quiet on a laptop.
+
+    Raises OSError or ValueError for a path where no log is, before Spark starts.
+    """
+    check_java()
+    for path in parts(options.path or ""):
+        LogReader(path)
     conf = {"spark__sql__session__timeZone": "UTC"}
-    master = options.master
+    master, level = options.master, "ERROR"
     if (
         master is not None
         and master.startswith("local")
@@ -118,8 +126,10 @@ def start(options: argparse.Namespace) -> Any:
             "spark__ui__enabled": "false",
             "spark__ui__showConsoleProgress": "false",
         }
+        if not os.environ.get("MQTTD_TRACEBACK"):
+            level = "OFF"  # what ends a query is told by `main`, in one line
     spark = session(f"mqttd {options.pipeline}", master, **conf)
-    spark.sparkContext.setLogLevel("ERROR")
+    spark.sparkContext.setLogLevel(level)
     return register(spark)
 
 
@@ -140,7 +150,7 @@ def table(spark: Any, options: argparse.Namespace, events: str, **more: str) -> 
 
 def _configured(reader: Any, options: argparse.Namespace) -> Any:
     if options.path:
-        reader = reader.option("path", os.path.abspath(options.path))
+        reader = reader.option("path", ";".join(map(os.path.abspath, parts(options.path))))
     else:
         token = os.environ.get(TOKEN, "")
         if options.token_file:
