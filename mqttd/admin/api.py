@@ -20,7 +20,6 @@ from time import monotonic
 from typing import Any, Final, cast
 
 from klein import Klein
-from klein.resource import KleinResource
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 from twisted.web.iweb import IRequest
@@ -32,6 +31,7 @@ from mqttd.admin.audit import shortened
 from mqttd.admin.openapi import as_json
 from mqttd.admin.parts import Desk, Parts
 from mqttd.admin.rate import Rate
+from mqttd.admin.rendering import Rendering
 from mqttd.admin.requests import (
     ADMINISTRATOR,
     CHANGE,
@@ -104,17 +104,6 @@ def _no_builder(*_: object, **__: object) -> tuple[str, str]:
     raise NotImplementedError("no URL is built of this rule")
 
 
-class _Readable(KleinResource):
-    """Refuses a path that is no UTF-8; klein would tell the log of each with a traceback."""
-
-    def render(self, request: Any) -> Any:
-        try:
-            b"/".join((*request.prepath, *request.postpath)).decode()
-        except UnicodeDecodeError:
-            return refusal(request, 400, "bad_request", "the path is not UTF-8")
-        return super().render(request)
-
-
 class Api:
     """The HTTP interface of the broker that `parts` are of; `seconds` is a clock."""
 
@@ -130,17 +119,17 @@ class Api:
             self.routes.append(route)
             self._add(route, serve)
         self._document = as_json(tuple(self.routes))
-        rule = "/api/v1/plugins/<string:name>/<string:path>"
-        self.app.route(rule, branch=True, endpoint="plugin")(self._plugin)
-        on: Any = self.app.handle_errors
-        on(ApiError)(self._refused)
-        on(BadWish)(self._bad_wish)
-        on(HTTPException)(self._no_route)
-        on(Exception)(self._crashed)
+        self.add_pages("/api/v1/plugins/<string:name>/<string:path>", "plugin", self._plugin)
 
     def resource(self) -> IResource:
         """What a `twisted.web.server.Site` serves, behind one who says who asks."""
-        return cast(IResource, _Readable(self.app))
+        answers: Any = (
+            (ApiError, self._refused),
+            (BadWish, self._bad_wish),
+            (HTTPException, self._no_route),
+            (BaseException, self._crashed),
+        )
+        return cast(IResource, Rendering(self.app, answers))
 
     @get("/openapi.json", answer=dict[str, Any])
     def openapi(self, ask: Ask) -> bytes:
@@ -174,6 +163,17 @@ class Api:
         cast(Any, handle).segment_count = rule.count("/")
         self.app.endpoints[route.name] = handle
         self.app.url_map.add(_Matched(rule, methods=[route.method], endpoint=route.name))
+
+    def add_pages(self, rule: str, name: str, serve: Callable[..., Any]) -> None:
+        """Have a path and all below it served by the resource that `serve` finds."""
+
+        def handle(_: object, request: IRequest, rest: str = "", **path: str) -> Any:
+            return serve(request, **path)
+
+        cast(Any, handle).segment_count = rule.count("/")
+        self.app.endpoints[name] = handle
+        self.app.url_map.add(_Matched(rule, endpoint=name))
+        self.app.url_map.add(_Matched(f"{rule}/<path:rest>", endpoint=name))
 
     # -- one request
 

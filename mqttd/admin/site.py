@@ -1,13 +1,13 @@
 """How HTTP is spoken at the doors: who may connect, how much they may send, whose turn it is.
 
     connection --> Crowd: is there room? else whoever has asked nothing for longest goes for it
-    bytes --> Channel --one request a turn, and while its answers are read--> the resource
+    bytes --> Channel --one request a turn, and while its answers are read--> Turns --> the resource
 
 Twisted answers all requests that have come in one read in a row, whoever waits meanwhile and
 however much of the answers waits already, counts each byte as a sign of life, and has no word for a
-path that is too long. Here a connection
-has one request a turn of the loop, none while the peer does not read, and `TIMEOUT` seconds for
-each, from the end of the one before until it is whole.
+path that is too long. Here a connection has one request a turn of the loop, if the others leave it
+time (`mqttd.admin.turns`), none while the peer does not read, and `TIMEOUT` seconds for each, from
+the end of the one before until it is whole.
 
 What its peer does not read of an answer is in our memory: where that is more than `UNREAD` bytes,
 who has read nothing for longest goes.
@@ -28,6 +28,7 @@ from twisted.web.resource import IResource
 from twisted.web.server import Request, Site
 
 from mqttd.admin.requests import problem
+from mqttd.admin.turns import Turns
 from mqttd.net.fair import house_of
 
 __all__ = ["Crowd", "limit_body", "site_of"]
@@ -148,7 +149,6 @@ class _Channel(HTTPChannel):
     """One connection."""
 
     site: Any
-    _call: Any = None
     #: Bytes that were written since the peer has last read all there was, or more.
     _said = 0
     #: Bytes of the head of a request.
@@ -169,6 +169,12 @@ class _Channel(HTTPChannel):
 
     def resetTimeout(self) -> None:
         """A byte of a request is no request."""
+
+    def dataReceived(self, data: bytes) -> None:
+        """Bytes have come; those of a request wait for the next turn where this one is used up."""
+        if not (self.paused or self._handlingRequest or self.site.turns.is_there_time()):
+            self._wait()
+        super().dataReceived(data)  # type: ignore[no-untyped-call]
 
     def lineReceived(self, line: bytes) -> None:
         """A line of a request's head."""
@@ -194,14 +200,13 @@ class _Channel(HTTPChannel):
         super().allContentReceived()  # type: ignore[no-untyped-call]
 
     def requestDone(self, request: Any) -> None:
-        """Its answer is: the next one has to wait for the next turn."""
+        """Its answer is: the next one has to wait for the next turn, and until it is read."""
         self.paused = True
         super().requestDone(request)  # type: ignore[no-untyped-call]
         if self.site.crowd is not None:
             self.site.crowd.answered(self, self.site.reactor.seconds())
-        if self._buffer and self.persistent:
-            self._networkProducer.pauseProducing()
-            self._go_on_later()
+        if (self._buffer or self._waitingForTransport) and self.persistent:
+            self._wait()
         else:
             self.paused = False
 
@@ -210,14 +215,16 @@ class _Channel(HTTPChannel):
         if self.site.crowd is not None:
             self.site.crowd.reads(self)
         super().resumeProducing()  # type: ignore[no-untyped-call]
-        self._go_on_later()
+        if self.paused:
+            self._wait()
 
-    def _go_on_later(self) -> None:
-        if self.paused and self._call is None:
-            self._call = self.site.reactor.callLater(0, self._go_on)
+    def _wait(self) -> None:
+        """Read and begin nothing until its next turn."""
+        self.paused = True
+        self._networkProducer.pauseProducing()
+        self.site.turns.wait(self, self._go_on)
 
     def _go_on(self) -> None:
-        self._call = None
         if not self._waitingForTransport:
             self.paused = False
             self._networkProducer.resumeProducing()
@@ -225,12 +232,12 @@ class _Channel(HTTPChannel):
 
     def connectionLost(self, reason: Any = connectionDone) -> None:
         """It is gone."""
-        if self._call is not None:
-            self._call.cancel()
-            self._call = None
+        self.site.turns.leave(self)
         if self.site.crowd is not None:
             self.site.crowd.leave(self)
         super().connectionLost(reason)  # type: ignore[no-untyped-call]
+        self.requests.clear()
+        self.unregisterProducer()  # type: ignore[no-untyped-call]
 
 
 def _end(channel: Any, status: int, text: bytes, body: bytes) -> None:
@@ -281,6 +288,17 @@ class _Request(Request):
         if not self.refused:
             super().requestReceived(command, path, version)  # type: ignore[no-untyped-call]
 
+    def finish(self) -> None:
+        """Its answer is whole."""
+        super().finish()  # type: ignore[no-untyped-call]
+        self.transport = None
+
+    def connectionLost(self, reason: Any) -> None:
+        """Its peer is gone."""
+        super().connectionLost(reason)  # type: ignore[no-untyped-call]
+        # Whoever keeps it does not keep what was unsent, nor what would have written more.
+        self.transport = self.producer = None
+
     def _refuse(self) -> None:
         self.refused = True
         _end(self.channel, 413, b"Content Too Large", _TOO_LARGE)
@@ -292,6 +310,7 @@ class _Site(Site):
     protocol: Any = _Channel
     crowd: Crowd | None = None
     known: Callable[[Any], bool] | None = None
+    turns: Turns
     max_body = 0
 
     def buildProtocol(self, addr: Any) -> Any:
@@ -330,6 +349,7 @@ def site_of(
         reactor=reactor,
         parsePOSTFormSubmission=False,
     )
+    site.turns = Turns(site.reactor)
     site.crowd = crowd
     site.known = known
     site.max_body = max_body

@@ -98,7 +98,7 @@ class Front(Api):
         )
         super().__init__(desk, service.reactor.seconds)
         rule = "/api/v1/workers/<string:worker>/plugins/<string:name>/<string:path>"
-        self.app.route(rule, branch=True, endpoint="worker_plugin")(self._page_of_worker)
+        self.add_pages(rule, "worker_plugin", self._page_of_worker)
 
     def served(self, route: Route, serve: Callable[[Ask], Any]) -> Callable[[Ask], Any]:
         """What serves a route: its resource here, or its rule."""

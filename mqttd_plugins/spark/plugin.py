@@ -122,8 +122,18 @@ class SparkPlugin:
         self._skipped: list[str] = []
         self._skipped_at = 0.0
 
-    def load(self, handle: Any, config: SparkConfig) -> None:
-        """Open the log and hook the points; raises ValueError or PluginError, which say why not."""
+    def load(self, handle: Any, config: SparkConfig) -> Any:
+        """Open the log and hook the points; raises ValueError or PluginError, which say why not.
+
+        With an archive a Deferred: what reaches it is imported and asked in a thread, a third of a
+        second in which the loop goes on.
+        """
+        if not config.archive:
+            return self._open(handle, config)
+        reached = handle.in_thread(Archive, config.archive, "")  # a URL that is none is told now
+        return reached.addCallback(lambda _: self._open(handle, config))
+
+    def _open(self, handle: Any, config: SparkConfig) -> None:
         self._handle = handle
         self._config = config
         self.path = log_path(config, handle.config_dir, handle.data_dir, handle.worker)
@@ -170,8 +180,6 @@ class SparkPlugin:
                 folder = os.path.join(self.path, left)
                 archived = Background(folder, "none", tell, config.archive, writer.log)
                 writer.left[left] = archived.may_go
-        if config.archive:
-            Archive(config.archive, writer.log)  # a URL that is none is told now
         # An event that may be dropped cannot be waited for.
         overflow: Overflow = "block" if config.acked_means_logged else config.overflow
         self.log = log = Appender(

@@ -14,8 +14,10 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
 from mqttd.admin.site import STRANGER, TIMEOUT, Crowd, site_of
+from mqttd.admin.turns import TURN
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+WAITS = b"GET /waits HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
 class Echo(Resource):
@@ -27,9 +29,13 @@ class Echo(Resource):
         super().__init__()  # type: ignore[no-untyped-call]
         self.asked = 0
         self.waits: list[Any] = []
+        #: Seconds that each request takes.
+        self.takes = 0.0
+        self.clock: Any = None
 
     def render_GET(self, request: Any) -> Any:
         self.asked += 1
+        self.clock.rightNow += self.takes
         if request.path == b"/waits":
             self.waits.append(request)
             return NOT_DONE_YET
@@ -39,7 +45,14 @@ class Echo(Resource):
         return b"%d %d" % (len(request.content.read()), len(request.args))
 
 
-class Turns(Clock):
+class Producer:
+    """Writes nothing."""
+
+    def stopProducing(self) -> None:
+        """It is gone."""
+
+
+class Reactor(Clock):
     """A clock whose turns are those of a reactor: what is put off in one is for the next."""
 
     def turn(self) -> None:
@@ -53,8 +66,9 @@ class Door:
     """A site with a clock of its own, and what connects to it."""
 
     def __init__(self, max_body: int = 100, crowd: Crowd | None = None, known: Any = None) -> None:
-        self.clock = Turns()
+        self.clock = Reactor()
         self.echo = Echo()
+        self.echo.clock = self.clock
         self.site = site_of(self.echo, max_body, crowd, known, self.clock)
 
     def connect(self, host: str = "127.0.0.1") -> tuple[Any, StringTransport]:
@@ -148,10 +162,69 @@ def test_who_does_not_read_is_asked_nothing_for() -> None:
     assert transport.value().count(b"HTTP/1.1 200 ") == 3
 
 
+def test_who_does_not_read_is_not_read_from_either() -> None:
+    """A request that comes in a packet of its own is no other than one right behind the first."""
+    door = Door()
+    protocol, transport = door.connect()
+    protocol.dataReceived(WAITS)
+    protocol.pauseProducing()
+    door.echo.waits.pop().finish()
+    assert transport.producerState == "paused"
+    protocol.dataReceived(GET)  # was on its way
+    door.clock.turn()
+    assert door.echo.asked == 1
+    protocol.resumeProducing()
+    door.clock.turn()
+    door.clock.turn()
+    assert door.echo.asked == 2 and transport.producerState == "producing"
+
+
+def test_the_requests_of_all_connections_share_a_turn() -> None:
+    """Four hundred connections, half a millisecond each: nobody else had a turn for so long."""
+    door = Door()
+    door.echo.takes = TURN / 4
+    connected = [door.connect() for _ in range(10)]
+    for channel, _ in connected:
+        channel.dataReceived(GET * 2)
+    asked = []
+    for _ in range(20):
+        asked.append(door.echo.asked)
+        door.clock.turn()
+    assert asked[:7] == [1, 5, 9, 13, 17, 20, 20]
+    assert all(found.value().count(b" 200 OK") == 2 for _, found in connected)
+    assert all(found.producerState == "producing" for _, found in connected)
+
+
+def test_who_goes_while_it_waits_for_a_turn_is_forgotten() -> None:
+    door = Door()
+    door.echo.takes = TURN
+    first, goes, last = (door.connect() for _ in range(3))
+    for channel, _ in (first, goes, last):
+        channel.dataReceived(GET)
+    goes[0].connectionLost(Failure(ConnectionDone()))
+    door.clock.turn()
+    assert door.echo.asked == 2 and last[1].value().count(b" 200 OK") == 1
+
+
+def test_a_request_that_is_over_holds_no_connection() -> None:
+    """Whoever keeps it, a plugin's page in a circle: what was unsent would be kept with it."""
+    door = Door()
+    answered, _ = door.connect()
+    answered.dataReceived(WAITS)
+    left, _ = door.connect()
+    left.dataReceived(WAITS)
+    kept = door.echo.waits
+    kept[1].registerProducer(Producer(), True)
+    kept[0].finish()
+    left.connectionLost(Failure(ConnectionDone()))
+    assert [request.transport for request in kept] == [None, None]
+    assert kept[1].producer is None
+
+
 def test_requests_behind_one_that_waits_come_after_it() -> None:
     door = Door()
     protocol, transport = door.connect()
-    protocol.dataReceived(b"GET /waits HTTP/1.1\r\nHost: x\r\n\r\n" + GET + GET)
+    protocol.dataReceived(WAITS + GET + GET)
     door.clock.turn()
     assert door.echo.asked == 1
     door.echo.waits.pop().finish()
@@ -160,6 +233,7 @@ def test_requests_behind_one_that_waits_come_after_it() -> None:
     assert door.echo.asked == 3
     protocol.dataReceived(GET)
     protocol.connectionLost(Failure(ConnectionDone()))
+    door.clock.turn()
     assert [call for call in door.clock.getDelayedCalls() if call.active()] == []
 
 
@@ -173,7 +247,7 @@ def test_a_request_has_its_time_however_slowly_it_comes() -> None:
         door.clock.advance(1)
     assert transport.disconnecting
     waiting, there = door.connect()
-    waiting.dataReceived(b"GET /waits HTTP/1.1\r\nHost: x\r\n\r\n")
+    waiting.dataReceived(WAITS)
     door.clock.advance(10 * TIMEOUT)
     assert not there.disconnecting
 
@@ -223,7 +297,7 @@ def test_who_asks_nothing_makes_room() -> None:
     """Half a request is nothing; who waits for an answer stays."""
     door = Door(crowd=Crowd(most=4, each=3))
     waits, silent, half = (door.connect("192.0.2.1") for _ in range(3))
-    waits[0].dataReceived(b"GET /waits HTTP/1.1\r\nHost: x\r\n\r\n")
+    waits[0].dataReceived(WAITS)
     door.clock.advance(0.5)
     half[0].dataReceived(GET[:9])
     silent[0].dataReceived(GET)

@@ -640,3 +640,13 @@ def test_workers_write_one_log_each_its_own_part() -> None:
 def test_parts_of_workers_that_are_there_no_longer_are_left(workers: int, left: list[str]) -> None:
     nodes = ["a", "a-worker-1", "a-worker-2", "a-worker-3", "a-worker-x", "ab", "b-worker-9"]
     assert left_nodes(nodes, "a", workers) == left
+
+
+def test_the_archive_is_asked_in_a_thread_before_the_log_is_opened(node: Node) -> None:
+    """Importing what reaches it takes a third of a second, in which everybody waited."""
+    with pytest.raises(ValueError, match="archive = 'nowhere://x'"):
+        node.export(archive="nowhere://x")
+    assert not (node.path / "log.json").exists()
+    node.export(archive=f"file://{node.path}-archive")
+    assert (node.path / "log.json").exists()
+    node.loaded.unload()
