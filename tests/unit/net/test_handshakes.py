@@ -17,7 +17,7 @@ from mqttd.admin.site import site_of
 from mqttd.config.schema import AdminTcp
 from mqttd.net.handshakes import TURN, Handshakes
 from tests.support.certificates import Authority
-from tests.unit.admin.test_site import GET, Echo, Turns
+from tests.unit.admin.test_site import GET, Echo, Reactor
 
 
 class Socket(StringTransport):
@@ -62,22 +62,24 @@ class Client:
 
 
 @pytest.fixture
-def clock() -> Turns:
-    return Turns()
+def clock() -> Reactor:
+    return Reactor()
 
 
 @pytest.fixture
-def factory(clock: Turns, tmp_path: Path) -> Handshakes:
+def factory(clock: Reactor, tmp_path: Path) -> Handshakes:
     Authority().server("localhost").write(tmp_path, "server")
     settings = AdminTcp(
         certificate=str(tmp_path / "server.crt"), private_key=str(tmp_path / "server.key")
     )
-    site = site_of(Echo(), 100, reactor=clock)
+    echo = Echo()
+    echo.clock = clock
+    site = site_of(echo, 100, reactor=clock)
     return Handshakes(certificate_options("admin.tcp", settings), site, clock, 100)
 
 
 def test_a_turn_has_so_many_steps_and_the_rest_come_in_order(
-    factory: Handshakes, clock: Turns
+    factory: Handshakes, clock: Reactor
 ) -> None:
     clients = [Client(factory, "10.0.0.66") for _ in range(3 * TURN)]
     assert [client.answered for client in clients] == [True] * TURN + [False] * 2 * TURN
@@ -99,14 +101,14 @@ def test_a_turn_has_so_many_steps_and_the_rest_come_in_order(
     assert served.tls.read(15) == b"HTTP/1.1 200 OK"
 
 
-def test_a_crowd_of_one_house_keeps_no_other_waiting(factory: Handshakes, clock: Turns) -> None:
+def test_a_crowd_of_one_house_keeps_no_other_waiting(factory: Handshakes, clock: Reactor) -> None:
     crowd = [Client(factory, "10.0.0.66") for _ in range(60)]
     honest = Client(factory, "10.0.0.1")
     clock.turn()
     assert honest.answered and sum(client.answered for client in crowd) == 2 * TURN - 1
 
 
-def test_who_has_gone_meanwhile_takes_no_turn(factory: Handshakes, clock: Turns) -> None:
+def test_who_has_gone_meanwhile_takes_no_turn(factory: Handshakes, clock: Reactor) -> None:
     clients = [Client(factory, "10.0.0.66") for _ in range(30)]
     for client in clients[TURN:29]:
         client.protocol.connectionLost(Failure(ConnectionDone()))
@@ -117,7 +119,7 @@ def test_who_has_gone_meanwhile_takes_no_turn(factory: Handshakes, clock: Turns)
 
 
 def test_a_door_that_is_full_of_those_who_wait_sends_one_of_the_longest_line_away(
-    factory: Handshakes, clock: Turns
+    factory: Handshakes, clock: Reactor
 ) -> None:
     crowd = [Client(factory, "10.0.0.66") for _ in range(100 + TURN)]
     assert not any(client.transport.disconnecting for client in crowd)
