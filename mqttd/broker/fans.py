@@ -11,12 +11,12 @@ with many shapes (identifiers) is weighed by the bytes that are made of it, not 
 alone.
 
 Promise: a slice is at most `_SLICE` units of work, a delivery being one, and 2 KiB of output;
-messages of one publisher
-reach each receiver in their order; an acknowledgement goes when the last receiver has its message,
-and it is kept where that has to be. Of QoS 2, and of what another process will not send again, a
-store has what all receivers have of it in one transaction, with its packet id or number: a process
-that dies in the midst of it has routed it to all, or to nobody. Not where a way to another process
-is full: that may be shut until the store has written. What is under way is counted (`Fans.bytes`).
+messages of one publisher reach each receiver in their order; an acknowledgement goes when the last
+receiver has its message, and it is kept where that has to be. Of QoS 2, and of what another process
+will not send again, a store has what all receivers have of it in one transaction, with its packet
+id or number: a process that dies in the midst of it has routed it to all, or to nobody. Not where a
+way to another process is full: that may be shut until the store has written. What is under way is
+counted (`Fans.bytes`).
 """
 
 from __future__ import annotations
@@ -150,8 +150,7 @@ class Fan(Later):
             end = self.at + step if self.at else max(step, self.others())
             if end > count:
                 end = count
-            work += end - self.at + ((end - self.at) * self.size >> _POURED)
-            work += self._made(True, self.at, end)
+            work += end - self.at + self._made(True, self.at, end)
             self.at = end
         groups = self.route.groups
         count = 0 if groups is None else len(groups)
@@ -159,19 +158,18 @@ class Fan(Later):
             if work >= _SLICE or broker.clogged is not None:
                 return True
             end = self.group_at + step if self.group_at + step < count else count
-            work += _GROUP * (end - self.group_at) + ((end - self.group_at) * self.size >> _POURED)
-            work += self._made(False, self.group_at, end)
+            work += _GROUP * (end - self.group_at) + self._made(False, self.group_at, end)
             self.group_at = end
         return False
 
     def _made(self, sessions: bool, at: int, end: int) -> int:
-        """Deliver to these; the work that making shapes of it was."""
+        """Deliver to these; the work that making shapes and output of it was."""
         before = self.made()
         self.count += self.sessions(at, end) if sessions else self.groups(at, end)
         shapes = self.made() - before
         if (before + shapes) * self.size > _REMEMBERED:
             self.forget()
-        return shapes * (1 + (self.size >> _COPIED))
+        return shapes * (1 + (self.size >> _COPIED)) + ((end - at) * self.size >> _POURED)
 
 
 class InboundFan(Fan):

@@ -18,7 +18,6 @@ from typing import Any
 
 from twisted.logger import Logger
 
-from mqttd.broker.fans import Fans
 from mqttd.broker.records import Record
 from mqttd.cluster.catcher import Catcher
 from mqttd.cluster.nodes import Node, Settling
@@ -52,12 +51,6 @@ class Leaving:
         self.whole = False
         self.doubt = False
         self.late: Any = None
-
-    def stands_for(self, fans: Fans, *gone: Session | None) -> None:
-        """What is under way to these is part of it."""
-        for each in gone:
-            if each is not None and self.catcher is not None:
-                fans.replace(each, self.catcher)
 
 
 class _Promised:
@@ -106,7 +99,7 @@ class Departures:
             return
         leaves = self.of[client_id] = Leaving(by, revision, state, remains)
         self._catch(client_id, leaves)
-        leaves.stands_for(transit.broker.fans, *gone)
+        transit.replace(leaves.catcher, *gone)
         if to is None:
             leaves.doubt = True
             self.gone(client_id, leaves)
@@ -245,7 +238,7 @@ class Departures:
             self._catch(client_id, leaves)
             for catcher in caught:
                 leaves.state = self.transit.with_caught(leaves.state, catcher)
-            leaves.stands_for(self.transit.broker.fans, *caught)
+            self.transit.replace(leaves.catcher, *caught)
             leaves.doubt = leaves.doubt or leaves.whole
             leaves.sent = leaves.whole = False
             self.gone(client_id, leaves)

@@ -111,9 +111,7 @@ class Moves:
         if leaves is not None:
             self.departures.recall(session.client_id)  # it is here again
             if with_state:
-                for each in (leaves.catcher, leaves.since):
-                    if each is not None:
-                        self.broker.fans.replace(each, session)
+                self.transit.replace(session, leaves.catcher, leaves.since)
         self.here(session, with_state)
 
     def leaves(self, session: Session) -> None:
@@ -176,9 +174,7 @@ class Moves:
         state, remains = self.departures.take(client_id)
         if catcher is not None:
             catcher.belongs_to(remains)
-            for each in (leaves.catcher, leaves.since):
-                if each is not None:
-                    self.broker.fans.replace(each, catcher)
+            self.transit.replace(catcher, leaves.catcher, leaves.since)
         return state, catcher, remains
 
     def _gone(self, client_id: str, leaves: Leaving) -> None:

@@ -12,6 +12,7 @@ from mqttd.cluster.catcher import Catcher
 from mqttd.cluster.nodes import Node, NodeMesh
 from mqttd.codec.topic import split_shared
 from mqttd.mesh.frames import STATE, frame, packed
+from mqttd.session.session import Session
 from mqttd.types import SessionState
 
 __all__ = [
@@ -139,6 +140,12 @@ class Transit:
     def caught(self, catcher: Catcher) -> tuple[bytes, ...]:
         """What was caught so far."""
         return tuple(queue_of(self.broker, catcher))
+
+    def replace(self, by: Session | None, *gone: Session | None) -> None:
+        """What is under way to these is for `by`, if there is one."""
+        for each in gone:
+            if each is not None and by is not None:
+                self.broker.fans.replace(each, by)
 
     def bury(self, catcher: Catcher) -> None:
         """Take its filters out of the router, if they are many bit by bit."""

@@ -45,7 +45,7 @@ from mqttd.session.connection import OPEN
 from mqttd.session.framing import ALLOWANCE
 from mqttd.session.inbound import lift, lower, recast
 from mqttd.session.receiver import Receiver
-from mqttd.session.route import HEARD, LIGHT1, QOS_MASK, SMALL, Route
+from mqttd.session.route import HEARD, LIGHT1, QOS_MASK, Route
 
 __all__ = ["Arriving"]
 
@@ -276,8 +276,7 @@ class Arriving(Pouring):
             return end
         local = self.local(route)
         size = end - pos
-        wide = size > SMALL and local.route.is_wide(size)
-        plain = local.plain and not (wide or self.broker.settings.upgrade_qos)
+        plain = local.is_plain(size) and not self.broker.settings.upgrade_qos
         if first & 6 == 0:
             if plain and not (self.retained or self.source or self.followed):
                 most = len(data)
@@ -311,8 +310,7 @@ class Arriving(Pouring):
         route = self.broker.topics.at(data[p:topic_end])
         local = self.local(route)
         size = end - pos
-        wide = size > SMALL and local.route.is_wide(size)
-        if not local.plain or wide or self.broker.settings.upgrade_qos:
+        if not local.is_plain(size) or self.broker.settings.upgrade_qos:
             one = recast(data, pos, p, topic_end, topic_end, end, size, False)
             body, whole = split(one, 0)
             self._publish(one, 0, body, whole)
@@ -387,13 +385,8 @@ class Arriving(Pouring):
                 p = body_at(data, pos)
                 topic_end = p + front
                 empty = not v5 or data[topic_end + 2] == 0
-                size = end - pos
-                wide = size > SMALL and local.route.is_wide(size)
-                if (
-                    fits
-                    and not wide
-                    and (empty or (all_fit and is_lasting(data, topic_end + 2, end)))
-                ):
+                at_once = fits and local.is_plain(end - pos)
+                if at_once and (empty or (all_fit and is_lasting(data, topic_end + 2, end))):
                     self._hand(local.route, data, pos, p, topic_end, end, v5)
                 elif v5:
                     self._publish(data, pos, p, end)

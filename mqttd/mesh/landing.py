@@ -17,7 +17,7 @@ from mqttd.mesh.link import Link
 from mqttd.mesh.peer import Peer
 from mqttd.session.inbound import lift
 from mqttd.session.receiver import Receiver
-from mqttd.session.route import HEARD, SPREAD, WIDE, Route
+from mqttd.session.route import HEARD, SMALL, SPREAD, WIDE, Route
 
 __all__ = [
     "Control",
@@ -68,6 +68,10 @@ class Local:
         self.route = made
         #: The bytes go to all as they are, if they are of the QoS and the version.
         self.plain: bool = not made.gear & (SPREAD | HEARD | WIDE)
+
+    def is_plain(self, size: int) -> bool:
+        """Whether a packet of so many bytes goes on so, all of it at once."""
+        return self.plain and not (size > SMALL and self.route.is_wide(size))
 
     def is_of(self, route: Route) -> bool:
         """Whether it is what the route leads to now."""

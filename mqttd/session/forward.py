@@ -138,8 +138,7 @@ class Forwarding(Lending):
         if router.settings.coalesce_runs:
             stop = run_end(data, pos, topic_end, body, end)
             if stop > end:
-                if stop - pos > route.room():
-                    stop = pos + max(route.room() // size, 1) * size
+                stop = route.cut(pos, stop, size)
                 run = (stop - pos) // size
                 metrics.packets_received += run - 1
             elif route is topics.latest and not (gear or first & 9):

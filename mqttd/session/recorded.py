@@ -58,9 +58,7 @@ class Recording(Forwarding):
         stop = end
         run = 1
         if router.settings.coalesce_runs:
-            stop = run_end(data, pos, topic_end, body, end)
-            if stop - pos > route.room():
-                stop = pos + max(route.room() // size, 1) * size
+            stop = route.cut(pos, run_end(data, pos, topic_end, body, end), size)
             run = (stop - pos) // size
             router.metrics.packets_received += run - 1
         router.metrics.messages_received_qos0 += run

@@ -293,6 +293,11 @@ class Route:
         """How many bytes of packets may be handed on together."""
         return _TOGETHER // len(self.sessions) if self.sessions else _TOGETHER
 
+    def cut(self, pos: int, stop: int, size: int) -> int:
+        """Where a run of packets of `size` bytes, from `pos` to `stop`, is handed on up to."""
+        room = self.room()
+        return stop if stop - pos <= room else pos + max(room // size, 1) * size
+
     def snapshot(self) -> Route:
         """The receivers as they are now; lists are made anew when they change."""
         made = Route(self.topic, self.key)

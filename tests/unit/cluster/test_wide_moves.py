@@ -53,6 +53,14 @@ def end(node: Node, count: int = 1) -> None:
     assert len(node.publisher.take()) == count
 
 
+def waiting(node: Node) -> int:
+    """How many messages the session has, which is here."""
+    session = node.kept.node.session("s")
+    assert session is not None
+    assert session.mqueue is not None
+    return len(session.mqueue)
+
+
 def tails(node: Node) -> list[int]:
     """How many messages each TAIL had."""
     return [
@@ -107,10 +115,7 @@ def test_it_is_for_whom_it_goes_to_in_the_end(node: Node) -> None:
     state = leaves.state
     node.broker.registry.keep("s", 7, state)
     end(node)
-    session = node.kept.node.session("s")
-    assert session is not None
-    assert session.mqueue is not None
-    assert len(session.mqueue) == 2
+    assert waiting(node) == 2
 
 
 def test_no_mark_is_given_while_what_does_not_know_the_filters_is_under_way(node: Node) -> None:
@@ -140,10 +145,7 @@ def test_who_comes_has_what_began_behind_the_mark_and_nothing_else(node: Node) -
     begin(node)
     assert arriving.waiting() == 1
     end(node)
-    session = node.kept.node.session("s")
-    assert session is not None
-    assert session.mqueue is not None
-    assert len(session.mqueue) == 2
+    assert waiting(node) == 2
 
 
 def test_nothing_comes_to_who_begins_afresh(node: Node) -> None:
