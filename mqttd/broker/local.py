@@ -92,6 +92,8 @@ class LocalSession(Session):
     def resume(self) -> None:
         """Go on with what waits, in a later turn."""
         self.paused = False
+        if not self.closed:
+            self.come_back()
         self._schedule()
 
     def close(self) -> None:

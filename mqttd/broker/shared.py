@@ -13,14 +13,16 @@
     hash_topic      by the topic name
 
 Promise: a member that is online comes before one that is away; while all are away the chosen one
-queues the message. A choice costs one step while members are online, at worst one per member. The
-hashes are the same in every process and at every start.
+queues the message. A choice costs a few steps, whatever the number of members, and one more for
+each that went since the last: a member that was found away is not looked at again before it says
+that it is back. The hashes are the same in every process and at every start.
 
 MQTT 5.0, 4.8.2.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from random import Random
 from typing import Final
 from zlib import crc32
@@ -61,10 +63,14 @@ class Group(Target):
     """
 
     __slots__ = (
+        "came",
+        "far",
+        "here",
         "members",
         "most",
         "mounted",
         "name",
+        "numbers",
         "order",
         "publishers",
         "random",
@@ -91,10 +97,17 @@ class Group(Target):
         self.name: str = name
         self.topic_filter: str = topic_filter
         self.strategy: int = STRATEGIES[strategy]
-        #: Subscription options and Subscription Identifier (0: none) of each member.
-        self.members: dict[Receiver, tuple[int, int]] = {}
-        #: The members in the order they came.
+        #: Subscription options, Subscription Identifier (0: none) and number of each member.
+        self.members: dict[Receiver, tuple[int, int, int]] = {}
+        #: The members in the order they came, and their numbers, which rise: the place of a member
+        #: is found by its number.
         self.order: list[Receiver] = []
+        self.numbers: list[int] = []
+        self.came: int = 0
+        #: The numbers of those that were online when they were last looked at, in order, and those
+        #: that do not say when they are back.
+        self.here: list[int] = []
+        self.far: list[Receiver] = []
         self.random: Random | None = random
         self.most: int = most
         #: Publisher -> the place in `order` that is next.
@@ -117,13 +130,24 @@ class Group(Target):
         options: as packed by `mqttd.session.route.options_of`; identifier: its Subscription
         Identifier, 0 for none.
         """
-        new = member not in self.members
+        held = self.members.get(member)
+        number = self.came if held is None else held[2]
         if (options ^ self.options(member)) & MOUNTED:
             self.mounted += 1 if options & MOUNTED else -1
-        self.members[member] = (options | IDENTIFIED if identifier else options, identifier)
-        if new:
-            self.order.append(member)
-        return new
+        options = options | IDENTIFIED if identifier else options
+        self.members[member] = (options, identifier, number)
+        if held is not None:
+            return False
+        self.came += 1
+        self.order.append(member)
+        self.numbers.append(number)
+        if not member.says_when_back():
+            self.far.append(member)
+        elif member.online():
+            self.here.append(number)
+        else:
+            member.await_back(self)
+        return True
 
     def remove(self, member: Receiver) -> bool:
         """Let `member` go; say whether it was one. Nothing else changes for those who stay."""
@@ -132,7 +156,18 @@ class Group(Target):
             return False
         if held[0] & MOUNTED:
             self.mounted -= 1
-        self.order.remove(member)
+        number = held[2]
+        place = self._place_of(number)
+        del self.order[place]
+        del self.numbers[place]
+        if not member.says_when_back():
+            self.far.remove(member)
+        else:
+            at = bisect_left(self.here, number)
+            if at < len(self.here) and self.here[at] == number:
+                del self.here[at]
+            else:
+                member.await_no_more(self)
         if self.stuck is member:
             self.stuck = None
         return True
@@ -147,6 +182,16 @@ class Group(Target):
         held = self.members.get(member)
         return None if held is None or held[1] == 0 else [held[1]]
 
+    def is_back(self, receiver: Receiver) -> None:
+        """A member that was found away is online again."""
+        held = self.members.get(receiver)
+        if held is not None:
+            insort(self.here, held[2])
+
+    def is_here(self) -> bool:
+        """Whether a member that says so itself is online."""
+        return self._here_from(0) >= 0
+
     def choose(self, source: str, topic: str) -> Receiver | None:
         """Return the member for a message to `topic` by client `source`, None without members."""
         count = len(self.order)
@@ -157,7 +202,7 @@ class Group(Target):
         if self.strategy == STICKY:
             stuck = self.stuck
             if stuck is None or not stuck.online():
-                place = 0 if stuck is None else self.order.index(stuck)
+                place = 0 if stuck is None else self._place_of(self.members[stuck][2])
                 self.stuck = stuck = self.order[self._online_from(place)]
             return stuck
         if self.strategy == ROUND_ROBIN:
@@ -207,9 +252,41 @@ class Group(Target):
 
         Returns `place` itself when all are away.
         """
-        count = len(self.order)
-        for step in range(count):
-            tried = (place + step) % count
-            if self.order[tried].online():
-                return tried
-        return place
+        if self.order[place].online():
+            return place
+        number = self.numbers[place]
+        found = self._here_from(number)
+        for member in self.far:
+            other = self.members[member][2]
+            nearer = found < 0 or (other - number) % self.came < (found - number) % self.came
+            if nearer and member.online():
+                found = other
+        return place if found < 0 else self._place_of(found)
+
+    def _here_from(self, number: int) -> int:
+        """The first number from `number` on, in a ring, whose member is online, but for `far`.
+
+        Those on the way that have gone are not looked at again until they are back; -1: all have.
+        """
+        here = self.here
+        at = bisect_left(here, number)
+        self._let_go(at, len(here))
+        if at == len(here):
+            self._let_go(0, at)
+            at = 0
+        return here[at] if at < len(here) else -1
+
+    def _let_go(self, at: int, end: int) -> None:
+        """Take those that have gone out of `here`, from `at` on up to the first that has not."""
+        here = self.here
+        upto = at
+        while upto < end:
+            member = self.order[self._place_of(here[upto])]
+            if member.online():
+                break
+            member.await_back(self)
+            upto += 1
+        del here[at:upto]
+
+    def _place_of(self, number: int) -> int:
+        return bisect_left(self.numbers, number)

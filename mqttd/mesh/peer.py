@@ -259,7 +259,7 @@ class Peer(Receiver):
             return True
         for group in route.groups or ():
             assert isinstance(group, Group)
-            for member in group.order:
+            for member in group.far:
                 if isinstance(member, Member) and member.peer is self:
                     return True
         return False
@@ -352,10 +352,11 @@ class Member(Receiver):
             return False
         if peer.broker.settings.shared_prefer == "any" and not peer.choice.arriving:
             return True
-        for member in group.order:
-            if not isinstance(member, Member) and member.online():
-                return False
-        return True
+        return not group.is_here()
+
+    def says_when_back(self) -> bool:
+        """See `Receiver.says_when_back`: it depends on others and on settings."""
+        return False
 
     def take(self, wire: bytes, packet_id: int, id_at: int) -> None:
         """See `Receiver.take`; a shared message always comes as a `Delivery`."""

@@ -16,16 +16,35 @@ from mqttd.session.wheel import Timer
 if TYPE_CHECKING:
     from mypy_extensions import i32
 
-__all__ = ["NO_LIMIT", "Receiver"]
+__all__ = ["NO_LIMIT", "Awaiting", "Receiver"]
 
 #: No Maximum Packet Size given by the client.
 NO_LIMIT: Final = 1 << 28
 
 
+class Awaiting:
+    """Something that wants to know when a receiver is online again."""
+
+    __slots__ = ()
+
+    def is_back(self, receiver: Receiver) -> None:
+        """It is; this is told once."""
+        raise NotImplementedError
+
+
 class Receiver(Timer):
     """Something that takes deliveries."""
 
-    __slots__ = ("bare", "channel", "client_id", "dropped", "max_packet", "owner", "v5")
+    __slots__ = (
+        "awaited_by",
+        "bare",
+        "channel",
+        "client_id",
+        "dropped",
+        "max_packet",
+        "owner",
+        "v5",
+    )
 
     def __init__(self, client_id: str) -> None:
         self.due_at = 0
@@ -44,10 +63,35 @@ class Receiver(Timer):
         self.owner: int = 0
         #: Deliveries to it that were dropped, for any reason.
         self.dropped: int = 0
+        #: Who is told when it is online again.
+        self.awaited_by: dict[Awaiting, None] | None = None
 
     def online(self) -> bool:
         """Whether a delivery goes out at once, as far as limits allow."""
         return self.channel is not None
+
+    def says_when_back(self) -> bool:
+        """Whether `await_back` may be called; else it is asked whether it is online."""
+        return True
+
+    def await_back(self, awaiting: Awaiting) -> None:
+        """Have `awaiting` told when it is online again, which it is not now."""
+        if self.awaited_by is None:
+            self.awaited_by = {}
+        self.awaited_by[awaiting] = None
+
+    def await_no_more(self, awaiting: Awaiting) -> None:
+        """It does not want to know any more."""
+        if self.awaited_by is not None:
+            self.awaited_by.pop(awaiting, None)
+
+    def come_back(self) -> None:
+        """It is online: those that have waited for that are told."""
+        awaited_by = self.awaited_by
+        if awaited_by is not None:
+            self.awaited_by = None
+            for awaiting in awaited_by:
+                awaiting.is_back(self)
 
     def take(self, wire: bytes, packet_id: int, id_at: int) -> None:
         """A QoS 1 or 2 PUBLISH of this receiver's version, of which nothing else is to be kept.

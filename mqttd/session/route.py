@@ -25,7 +25,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from mqttd.codec.serializer import varint
-from mqttd.session.receiver import Receiver
+from mqttd.session.receiver import Awaiting, Receiver
 
 if TYPE_CHECKING:
     from mypy_extensions import i16, i32
@@ -136,7 +136,7 @@ def _highest(a: int, b: int) -> int:
     return qos | ((a | b) & RETAIN_AS_PUBLISHED)
 
 
-class Target:
+class Target(Awaiting):
     """Something that chooses one receiver per message: a shared subscription group."""
 
     __slots__ = ()

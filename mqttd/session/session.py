@@ -60,6 +60,8 @@ class Session(Sending):
         if self.channel is None:
             self.server.attached += 1
         self.channel = channel
+        if self.awaited_by is not None:
+            self.come_back()
         self.speak(channel.v5)
         settings = self.server.settings
         window = settings.max_inflight

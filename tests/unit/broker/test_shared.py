@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from zlib import crc32
 
 import pytest
 
@@ -146,3 +147,102 @@ def test_an_unknown_strategy_is_refused_with_those_known() -> None:
         ValueError, match="unknown shared subscription strategy 'fair'.*round_robin"
     ):
         Group("g", "t", "fair")
+
+
+class Slow:
+    """The same choice by a walk over all members, in the order they came."""
+
+    def __init__(self, strategy: str) -> None:
+        self.strategy = strategy
+        self.order: list[Session] = []
+        self.random = random.Random(1)
+        self.turns: dict[str, int] = {}
+        self.publishers = 0
+        self.stuck: Session | None = None
+
+    def remove(self, member: Session) -> None:
+        self.order.remove(member)
+        if self.stuck is member:
+            self.stuck = None
+
+    def choose(self, source: str, topic: str) -> Session:
+        count = len(self.order)
+        if self.strategy == "sticky":
+            if self.stuck is None or not self.stuck.online():
+                place = 0 if self.stuck is None else self.order.index(self.stuck)
+                self.stuck = self.order[self.online_from(place)]
+            return self.stuck
+        if self.strategy == "random":
+            return self.order[self.online_from(self.random.randrange(count))]
+        if self.strategy != "round_robin":
+            name = source if self.strategy == "hash_clientid" else topic
+            return self.order[self.online_from(crc32(name.encode()) % count)]
+        turn = self.turns.get(source, -1)
+        if turn < 0:
+            turn = self.publishers
+            self.publishers += 1
+        place = self.online_from(turn % count)
+        self.turns[source] = place + 1
+        return self.order[place]
+
+    def online_from(self, place: int) -> int:
+        ring = [*range(place, len(self.order)), *range(place)]
+        return next((at for at in ring if self.order[at].online()), place)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("seed", range(20))
+def test_members_that_come_go_leave_and_join_are_chosen_as_by_a_walk(
+    strategy: str, seed: int
+) -> None:
+    chance = random.Random(seed)
+    members = sessions(chance.choice([2, 5, 40]))
+    channels = {member: member.channel for member in members}
+    for member in chance.sample(members, len(members) // 2):
+        member.detach()  # before it joins, as those that a store gives back
+    group, slow = group_of(strategy, members), Slow(strategy)
+    slow.order.extend(members)
+    restless = chance.choice([0.02, 0.2, 0.9])
+    for step in range(600):
+        if chance.random() < restless:
+            member = chance.choice(members)
+            event = chance.random()
+            if event < 0.1:
+                if len(slow.order) > 1 and member in slow.order:
+                    assert group.remove(member)
+                    slow.remove(member)
+                elif member not in slow.order:
+                    assert group.add(member, 1)
+                    slow.order.append(member)
+            elif event < 0.5:
+                member.detach()
+            else:
+                channel = channels[member]
+                assert channel is not None
+                member.attach(channel, 0, 0)
+        if step % 150 == 149:
+            for member in members:
+                member.detach()
+        source, topic = f"p{chance.randrange(5)}", f"t/{chance.randrange(5)}"
+        assert group.choose(source, topic) is slow.choose(source, topic)
+    assert sorted(set(group.here)) == group.here
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_members_that_were_found_away_are_not_looked_at_again(strategy: str) -> None:
+    members = sessions(30)
+    group = group_of(strategy, members)
+    channels = [member.channel for member in members]
+    for member in members:
+        member.detach()
+    assert group.choose("p", "t/1") in members
+    assert group.here == []
+    channel = channels[7]
+    assert channel is not None
+    members[7].attach(channel, 0, 0)
+    assert group.here == [7]
+    assert {group.choose(f"p{number}", f"t/{number}") for number in range(50)} == {members[7]}
+    group.remove(members[3])
+    group.remove(members[7])
+    assert group.here == []
+    assert members[3].awaited_by is None or group not in members[3].awaited_by
