@@ -337,8 +337,7 @@ class Arriving(Pouring):
         """Such a packet of QoS 1 or 2 to all."""
         same: bytes | None = None
         other: bytes | None = None
-        self.broker.topics.work += len(route.sessions) >> LIGHT1
-        self.broker.topics.pour(end - pos, len(route.sessions))
+        self.broker.topics.send_on(end - pos, len(route.sessions), LIGHT1)
         packet_id = data[topic_end] << 8 | data[topic_end + 1]
         for receiver in route.sessions:
             if receiver.v5 == v5:

@@ -101,8 +101,7 @@ class Pouring:
         """So many packets of QoS 0 to all at once, if all take them as they are."""
         if not to_all(route, data, pos, stop, v5):
             return False
-        self.broker.topics.work += len(route.sessions) >> LIGHT0
-        self.broker.topics.pour(stop - pos, len(route.sessions))
+        self.broker.topics.send_on(stop - pos, len(route.sessions), LIGHT0)
         metrics = self.broker.metrics
         metrics.messages_crossed += count
         metrics.messages_sent += count * len(route.sessions)
@@ -208,5 +207,4 @@ class Pouring:
             channel.send(wire)
             sent += 1
         broker.metrics.messages_sent += sent * count
-        broker.topics.work += len(route.sessions) >> LIGHT0
-        broker.topics.pour(stop - pos, len(route.sessions))
+        broker.topics.send_on(stop - pos, len(route.sessions), LIGHT0)

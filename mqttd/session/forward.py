@@ -214,8 +214,7 @@ class Forwarding(Lending):
             self.router.metrics.messages_no_subscriber += (end - pos) // size
             if self.router.tap_unheard:
                 self.missed(None, route, data, pos, p, topic_end, at, body, end, size)
-        self.router.topics.work += len(route.sessions) >> LIGHT0
-        self.router.topics.pour(end - pos, len(route.sessions))
+        self.router.topics.send_on(end - pos, len(route.sessions), LIGHT0)
 
     def _apart(
         self,
@@ -281,8 +280,7 @@ class Forwarding(Lending):
                 self._settled(ack, route, data, p, topic_end)
                 return
         if count:
-            self.router.topics.work += count >> LIGHT1
-            self.router.topics.pour(end - pos, count)
+            self.router.topics.send_on(end - pos, count, LIGHT1)
             if expiry or not self._same(route, first >> 1 & 3):
                 self.inbound(data, pos, p, topic_end, at, body, end, expiry).fan(route)
             else:

@@ -98,8 +98,7 @@ class Recording(Forwarding):
             assert isinstance(receiver, State)
             router.delivered_run(receiver, name)
         router.metrics.messages_sent += sent
-        router.topics.work += len(route.sessions) >> LIGHT0
-        router.topics.pour(stop - pos, len(route.sessions))
+        router.topics.send_on(stop - pos, len(route.sessions), LIGHT0)
         return stop
 
     def _one_by_one(
@@ -153,8 +152,7 @@ class Recording(Forwarding):
             return
         first = data[pos]
         packet_id = data[topic_end] << 8 | data[topic_end + 1]
-        router.topics.work += len(route.sessions) >> LIGHT1
-        router.topics.pour(end - pos, len(route.sessions))
+        router.topics.send_on(end - pos, len(route.sessions), LIGHT1)
         if self._same(route, first >> 1 & 3):
             session = self.session
             assert session is not None

@@ -71,6 +71,5 @@ class Spanning(Carrying):
             metrics.messages_sent += packets * count
         else:
             metrics.messages_no_subscriber += packets
-        router.topics.work += count >> LIGHT0
-        router.topics.pour(stop - pos, count)
+        router.topics.send_on(stop - pos, count, LIGHT0)
         return stop

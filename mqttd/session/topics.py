@@ -133,6 +133,11 @@ class Topics:
         self.poured += size
         self.work += size >> _POURED
 
+    def send_on(self, size: int, receivers: int, light: int) -> None:
+        """So many bytes go to so many receivers as they came (light: `LIGHT0`, `LIGHT1`)."""
+        self.work += receivers >> light
+        self.pour(size, receivers)
+
     def catch_up(self, route: Route) -> None:
         """Subscriptions have changed since this route was good: does it concern it?"""
         if route.seq < 0 or self.changes.touch(route):
