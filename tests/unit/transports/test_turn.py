@@ -14,7 +14,9 @@ from tests.support import packets as mq
 from tests.support.memory import MemoryBroker
 from tests.support.waiting import Patience
 
-Knock = Callable[[str], socket.socket]
+Knock = Callable[..., socket.socket]
+
+WILL = mq.Will("gone", b"without a word")
 
 
 @pytest.fixture(params=[0, 1], ids=["plain", "deferred"])
@@ -28,10 +30,10 @@ def door(request: pytest.FixtureRequest) -> Iterator[tuple[MemoryBroker, Engine,
     engine.listen("tcp:door", listening, 0)
     peers: list[socket.socket] = []
 
-    def knock(client_id: str) -> socket.socket:
+    def knock(client_id: str, will: mq.Will = WILL) -> socket.socket:
         peers.append(socket.create_connection(listening.getsockname(), timeout=10))
         peers[-1].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        peers[-1].sendall(mq.connect(client_id, will=mq.Will("gone", b"without a word")))
+        peers[-1].sendall(mq.connect(client_id, will=will))
         return peers[-1]
 
     yield node, engine, knock
@@ -75,3 +77,22 @@ def test_the_end_of_a_connection_is_heard_before_the_next_begins(
     assert [client_id for client_id, _ in ends] == ["c"]
     assert ends[0][1] != "taken over"
     assert len(watcher.published()) == (0 if farewell else 1)
+
+
+def test_a_turn_takes_in_so_much_of_those_who_connect(
+    door: tuple[MemoryBroker, Engine, Knock],
+) -> None:
+    """CONNECTs of 60,000 bytes, 60 at once: 3.6 MB were read in the turn that accepted them."""
+    node, engine, knock = door
+    will = mq.Will("gone", bytes(60_000))
+    peers = [knock(f"c{number}", will) for number in range(60)]
+    most = 0
+    patience = Patience(30.0)
+    while node.broker.metrics.connections_accepted < len(peers) and patience.left():
+        before = node.broker.metrics.bytes_received
+        engine.doRead()
+        most = max(most, node.broker.metrics.bytes_received - before)
+    for peer in peers:
+        answered(engine, peer)
+        assert peer.recv(4)[:1] == b"\x20"
+    assert most < 2 << 20
