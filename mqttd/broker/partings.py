@@ -3,6 +3,7 @@
     connection ends ---closed--> its will, its session's end    as long as a turn has time for that
     away, deadline over --due------|
     CONNECT, clean start --follows-|
+    a start, wills of before it ---|
                           '----> in line, in the order they came: some each turn, while there is
                                  room on the ways to other processes, nothing to be handed on, and
                                  the disk follows
@@ -57,12 +58,14 @@ class Partings(Job):
         self.broker = broker
         self.wills = wills
         self.registry = registry
-        self.line: deque[Channel | Session | _Successor] = deque()
+        #: A client id: the will that was held of this client.
+        self.line: deque[Channel | Session | _Successor | str] = deque()
         #: Those in line wait for something else than a turn.
         self.waits: bool = False
         #: What is kept as a whole has not come to the end of its turn.
         self.late: bool = False
         registry.handing.idle = self._go_on
+        wills.line_up = self._held
 
     def puts_off(self, channel: Channel) -> bool:
         """Whether `channel`, which is closed, gets in line: then it is lost later."""
@@ -85,6 +88,14 @@ class Partings(Job):
             self._due(session)
         else:
             self.line.append(session)
+
+    def _held(self, client_ids: list[str]) -> None:
+        """Wills of these clients were held at the start, and are due."""
+        for client_id in client_ids:
+            if self._has_time():
+                self.wills.first(client_id)
+            else:
+                self.line.append(client_id)
 
     def follows(self, session: Session, then: Callable[[], None]) -> bool:
         """Whether a client gets in line with whom `session` ends; `then` is called in its turn."""
@@ -158,6 +169,9 @@ class Partings(Job):
 
     def _next(self) -> None:
         first = self.line.popleft()
+        if isinstance(first, str):
+            self.wills.first(first)
+            return
         if isinstance(first, Session):
             self._due(first)
             return

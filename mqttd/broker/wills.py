@@ -4,13 +4,16 @@
 
 The right to publish it is asked for at CONNECT and again when it is published: rules may have
 changed in between. A will that a store has kept is asked about by where its client came from
-(`Testament`), unless its right came with the authentication, as for retained messages.
+(`Testament`), unless its right came with the authentication, as for retained messages. What is due
+at a start is held, and goes out in turns (`mqttd.broker.partings`): a broker that was killed with
+thousands of clients leaves a will of each. Who comes back meanwhile has its will published first.
 
 MQTT 5.0: 3.1.2.5 (will), 3.1.3.2.2 (will delay), 3.1.3.2.4 (its expiry, from its publication).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from mqttd.broker.publishing import Publishing
@@ -74,6 +77,11 @@ class Wills:
         #: While other processes are not met: sessions whose wills they are to hear of, too. They
         #: may be over before that.
         self.held: dict[Session, Message] | None = None
+        #: By client id those that were held and have not gone out yet; and whether others have
+        #: published them.
+        self.late: dict[str, tuple[Session, Message, bool]] = {}
+        #: Has `first` called for these clients, as turns have time for it.
+        self.line_up: Callable[[list[str]], None] = self._at_once
         #: What they were in this turn: deliveries, what is retained, and 8 KiB of one.
         self.work: int = 0
         self._at: int = 0
@@ -90,15 +98,35 @@ class Wills:
         self.held = {}
 
     def release(self, published: bool = False) -> None:
-        """Publish the wills that were held, unless others have; from now on none is."""
+        """The wills that were held are due, unless others have published them; none is held."""
         held, self.held = self.held, None
-        for session, will in (held or {}).items():
-            if session.will is will:
-                session.take_will()
-            else:
-                self._forget(session)
-            if not published:
-                self._publish(session, will)
+        if not held:
+            return
+        for session, will in held.items():
+            self.first(session.client_id)
+            self.late[session.client_id] = (session, will, published)
+        self.line_up(list(self.late))
+
+    def _at_once(self, client_ids: list[str]) -> None:
+        for client_id in client_ids:
+            self.first(client_id)
+
+    def first(self, client_id: str) -> None:
+        """Publish the will that was held of this client, if it has not gone out."""
+        late = self.late.pop(client_id, None)
+        if late is None:
+            return
+        session, will, published = late
+        self.spent()
+        self.work += 1
+        if session.will is will:
+            session.take_will()
+        else:
+            self._forget(session)
+        if not published:
+            self._publish(session, will)
+        if self.broker.sessions.get(client_id) is not session and not session.ended:
+            session.forget()  # it was there for this will alone
 
     def _forget(self, session: Session) -> None:
         """The session of a will that was held is over: the store is to have it no more."""
@@ -113,6 +141,7 @@ class Wills:
 
     def keep(self, session: Session, will: Will | None, client: ClientInfo) -> None:
         """Keep the will of a new connection with its session, or none."""
+        self.first(client.client_id)
         if will is None:
             session.set_will(None, 0)
             return
@@ -148,6 +177,8 @@ class Wills:
             if session.will is not None:
                 self.held[session] = session.will
             return
+        if self.late:
+            self.first(session.client_id)
         will = session.take_will()
         if will is not None:
             self._publish(session, will)

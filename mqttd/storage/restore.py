@@ -121,7 +121,7 @@ def restore(
         _retain(broker, journal, found, data, restored)
     data.close()
     forget_closed(base)
-    _wills(broker, base, now)
+    _wills(broker, base)
     return restored
 
 
@@ -244,10 +244,16 @@ def _retain(
     restored.retained += 1
 
 
-def _wills(broker: Broker, base: sqlite3.Connection, now: int) -> None:
+def _wills(broker: Broker, base: sqlite3.Connection) -> None:
     """Wills go back to their sessions; of clients that have none, they are due."""
-    rows = base.execute("SELECT client_id, username, delay, expiry, packet FROM will").fetchall()
-    for client_id, username, delay, expiry, packet in rows:
+    wills = broker.wills
+    alone = wills.held is None
+    if alone:
+        wills.hold()
+    # Row by row: their packets together may be a great part of the memory.
+    for client_id, username, delay, expiry, packet in base.execute(
+        "SELECT client_id, username, delay, expiry, packet FROM will"
+    ):
         session = broker.sessions.get(client_id)
         try:
             will = load_will(packet, client_id, username, expiry)
@@ -257,7 +263,8 @@ def _wills(broker: Broker, base: sqlite3.Connection, now: int) -> None:
             session = Session(broker, client_id, username)
         session.restore_will(will, delay)
         if session.client_id not in broker.sessions:
-            broker.wills.publish(session)
-            session.forget()
+            wills.publish(session)
     for session in list(broker.sessions.values()):
         broker.registry.resume_waiting(session)
+    if alone:
+        wills.release()

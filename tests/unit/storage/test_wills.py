@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mqttd.broker.partings import ENOUGH
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import Puback, Publish, Will
 from mqttd.storage.recovery import read
@@ -147,3 +148,85 @@ def test_acknowledgements_go_between_two_wills_for_thousands(tmp_path: Path) -> 
     assert left >= 4
     assert wills(kept) == []
     kept.base.close()
+
+
+#: Wills of a start that are more than a turn has time for; units of work of one, and its bytes.
+DUE = 120
+SIZE = 60_000
+ONE = 1 + 2 * (1 + (SIZE >> 13)) + 8
+
+
+def killed(kept: Kept, path: Path) -> Kept:
+    """A broker that begins after another had so many clients, with and without sessions."""
+    kept.subscriber("watcher", "#", 1, kept=True).drop()
+    for number in range(DUE):
+        will = Will(f"w/{number}", b"x" * SIZE, 1, False, None)
+        properties = {prop.SESSION_EXPIRY_INTERVAL: number % 2 * 1000}
+        kept.node.connect(f"c{number}", 5, True, properties=properties, will=will)
+    kept.settle()
+    kept.base.close()
+    return make(path)
+
+
+def pass_turns(again: Kept) -> int:
+    """Until all are published; those of a turn are no more than it has time for."""
+    metrics = again.node.broker.metrics
+    turns = 0
+    while again.node.broker.partings.line:
+        before = metrics.wills_published
+        again.node.broker.turns.turn()
+        assert metrics.wills_published - before <= ENOUGH // 9 + 1
+        again.settle()
+        turns += 1
+    return turns
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["at the start", "when others are met"])
+def test_all_wills_of_a_start_go_out_in_as_many_turns_as_they_need(
+    kept: Kept, tmp_path: Path, held: bool
+) -> None:
+    again = killed(kept, tmp_path)
+    broker = again.node.broker
+    if held:
+        broker.wills.hold()
+    restore(broker, again.journal, again.base, read(again.base, again.ledger))
+    if held:
+        assert broker.metrics.wills_published == 0
+        broker.wills.release()
+    assert 0 < broker.metrics.wills_published <= ENOUGH // 9 + 1
+    broker.perform()
+    again.settle()
+    assert len(wills(again)) > DUE // 2
+    used = broker.account.used()
+    assert used > DUE // 2 * SIZE
+    pass_turns(again)
+    assert broker.metrics.wills_published == DUE
+    assert wills(again) == []
+    watcher = broker.sessions["watcher"]
+    assert watcher.mqueue is not None
+    assert watcher.mqueue.length == DUE
+    again.node.advance(1_000_000)
+    pass_turns(again)
+    assert broker.metrics.wills_published == DUE
+    again.base.close()
+
+
+def test_who_is_back_before_its_will_has_it_published_first(kept: Kept, tmp_path: Path) -> None:
+    again = killed(kept, tmp_path)
+    broker = again.node.broker
+    restore(broker, again.journal, again.base, read(again.base, again.ledger))
+    broker.perform()
+    again.settle()
+    left = wills(again)
+    brief, stays = (next(each for each in left if int(each[1:]) % 2 == n) for n in (0, 1))
+    had = broker.metrics.wills_published
+    properties = {prop.SESSION_EXPIRY_INTERVAL: 1000}
+    for number, client_id in enumerate((brief, stays)):
+        will = Will("new", client_id.encode(), 1, False, None)
+        again.node.connect(client_id, 5, False, properties=properties, will=will)
+        assert broker.metrics.wills_published == had + number + 1
+    pass_turns(again)
+    assert broker.metrics.wills_published == DUE
+    again.settle()
+    assert sorted(wills(again)) == sorted([brief, stays])
+    again.base.close()
