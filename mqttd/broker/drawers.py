@@ -44,8 +44,12 @@ class Drawers:
         self.drawers: dict[str, Drawer] = {}
         #: What each of them may weigh, where it was not told otherwise.
         self.most = 128 << 20
-        #: The disk takes no more: nothing is put in until it does.
+        #: The disk takes no more: nothing is put in until it does. And why, with what helps.
         self.stuck = False
+        self.why = "the disk takes no more"
+        #: Why nothing at all is written for now, what was changed before neither; empty: it is.
+        self.halted = ""
+        self._unsure: list[_Sure] = []
         #: What was changed before the journal listens, and who wants to know that it is kept.
         self._early: list[Change] | None = None
         self._told: list[Callable[[], None]] = []
@@ -95,6 +99,36 @@ class Drawers:
         else:
             self.server.journal.when_kept(told)
 
+    def when_sure(self, told: Callable[[str], None]) -> None:
+        """As `when_kept`, with ""; or with the reason as soon as nothing is written for now."""
+        sure = _Sure(told)
+        self.when_kept(sure)
+        if self.halted:
+            sure(self.halted)
+        elif sure.told is not None:
+            self._unsure = [each for each in self._unsure if each.told is not None]
+            self._unsure.append(sure)
+
+    def halt(self, why: str) -> None:
+        """Nothing is written for now, for this reason; or (empty) it is again."""
+        self.halted = why
+        if why:
+            unsure, self._unsure = self._unsure, []
+            for each in unsure:
+                each(why)
+
+
+class _Sure:
+    """Tells `told` once."""
+
+    def __init__(self, told: Callable[[str], None]) -> None:
+        self.told: Callable[[str], None] | None = told
+
+    def __call__(self, why: str = "") -> None:
+        told, self.told = self.told, None
+        if told is not None:
+            told(why)
+
 
 class Drawer:
     """What one owner keeps; see `IPluginStore` for what its methods promise."""
@@ -130,7 +164,7 @@ class Drawer:
         before = self._values.get(key)
         more = size - (0 if before is None else _weight(key, before))
         if self._drawers.stuck:
-            raise StoreFull("the disk takes no more")
+            raise StoreFull(self._drawers.why)
         if self.bytes + more > self.most and more > 0:
             raise StoreFull(f"{self.bytes} bytes are kept, {self.most} may be: no room for {more}")
         self._values[key] = value = bytes(value)
@@ -149,6 +183,10 @@ class Drawer:
     def when_kept(self, told: Callable[[], None]) -> None:
         """Call `told` when everything that was changed so far is kept."""
         self._drawers.when_kept(told)
+
+    def when_sure(self, told: Callable[[str], None]) -> None:
+        """See `Drawers.when_sure`."""
+        self._drawers.when_sure(told)
 
     def take_in(self, key: str, value: bytes) -> None:
         """What a store has kept, which is not told again."""

@@ -89,8 +89,8 @@ class Store:
         self._failing = False
         self._opened: tuple[sqlite3.Connection, Contents] | None = None
         self._full = False
-        #: What would have to be kept is refused.
-        self._stuck = False
+        #: What would have to be kept is refused, since this is so: it fails, is full, alone.
+        self._stuck = (False, False, False)
         self._low = False
         self._copying = False
         self._unreadable = 0
@@ -220,11 +220,13 @@ class Store:
         self._weigh(broker)
         if self.copies is not None:
             self._see_copies(broker, journal, self.copies)
-        if (stuck := self._failing or self._full or self._alone) != self._stuck:
-            self._stuck = stuck
-            broker.set_stuck(stuck)
-            broker.drawers.stuck = stuck
-            journal.stuck = stuck
+        if (now := (self._failing, self._full, self._alone)) != self._stuck:
+            self._stuck = now
+            broker.set_stuck(any(now))
+            drawers = broker.drawers
+            drawers.stuck, drawers.why = any(now), self._why()
+            drawers.halt("" if not (self._failing or self._alone) else drawers.why)
+            journal.stuck = any(now)
             journal.weigh()
         if journal.moving():
             journal.move()
@@ -250,6 +252,18 @@ class Store:
             broker.metrics.dropped_unreadable += lost
             self._alarm(broker, f"{lost} messages of {self.path} could not be read")
         broker.perform()
+
+    def _why(self) -> str:
+        """Why it takes no more, and what helps."""
+        if self._failing and self.writer is not None:
+            helps = "make room on its file system, or see to that; it is tried again by itself"
+            return f"{self.path} cannot be written, {self.writer.fault}: {helps}"
+        if self._alone and self.copies is not None:
+            return f"no NATS server takes copies of {self.path}: {self.copies.fault}"
+        return (
+            f"{self.path} has {self.ledger.bytes} bytes, store.max_bytes are {self.max_bytes}:"
+            " let that be more, or end sessions that have much waiting"
+        )
 
     def _see_copies(self, broker: Broker, journal: StoreJournal, copies: Copies) -> None:
         """What cannot be copied is refused as what cannot be written is."""

@@ -6,6 +6,7 @@ an I/O error; then they may again.
 
 from __future__ import annotations
 
+import json
 import resource
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 
 from tests.faults.test_broker_kill import Brokers
 from tests.support import packets as mq
+from tests.support.ctl import run, told
 from tests.support.waiting import until
 
 UNLIMITED = resource.RLIM_INFINITY
@@ -65,6 +67,26 @@ def test_what_cannot_be_kept_is_refused_and_nothing_acknowledged_is_lost(brokers
     brokers.restart()
     found = [p.payload for p in brokers.resume("away").collect(4)]
     assert [payload for payload in found if payload != b"QoS 0"] == [b"before", b"waits", b"after"]
+
+
+def test_bans_say_of_the_store_what_is_wrong_and_nobody_waits_to_be_told(brokers: Brokers) -> None:
+    assert brokers.broker is not None
+    assert "stored" not in told(brokers.broker, "bans", "add", "client_id", "before")
+    limit(brokers, 4096)
+    # It holds; the store is found to fail when it is to be kept.
+    said = told(brokers.broker, "bans", "add", "client_id", "waits")
+    assert "not stored yet" in said and "store.db cannot be written" in said
+    refused = run(brokers.broker, "bans", "add", "client_id", "refused")
+    assert refused.returncode == 1 and "bans.json" not in refused.stderr
+    assert "not made" in refused.stderr and "store.db cannot be written" in refused.stderr
+    assert "not stored yet" in told(brokers.broker, "bans", "del", "client_id", "before")
+    limit(brokers, UNLIMITED)
+    assert brokers.broker.says("store works again")
+    assert "stored" not in told(brokers.broker, "bans", "add", "client_id", "after")
+    brokers.restart()
+    assert brokers.broker is not None
+    bans = json.loads(told(brokers.broker, "--json", "bans", "list"))["bans"]
+    assert [ban["value"] for ban in bans] == ["waits", "after"]
 
 
 def test_the_broker_is_killed_while_its_disk_is_full(brokers: Brokers) -> None:

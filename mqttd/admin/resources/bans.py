@@ -45,10 +45,14 @@ class Wanted(Struct, forbid_unknown_fields=True):
 
 
 class Added(Struct):
-    """A ban, and how many connections it has ended so far."""
+    """A ban, and how many connections it has ended so far.
+
+    unkept: why it is not stored yet and ends with the process; it holds all the same.
+    """
 
     ban: BanView
     ended: int
+    unkept: str | None = None
 
 
 class One(Struct, forbid_unknown_fields=True):
@@ -59,9 +63,13 @@ class One(Struct, forbid_unknown_fields=True):
 
 
 class Lifted(Struct):
-    """The ban that was lifted."""
+    """The ban that was lifted.
+
+    unkept: why that is not stored yet, and a broker that is killed now has it again.
+    """
 
     lifted: One
+    unkept: str | None = None
 
 
 class Bans:
@@ -85,7 +93,7 @@ class Bans:
         except BanError as error:
             raise ApiError(400, "bad_request", str(error)) from None
         except OSError as error:
-            raise self._not_stored(error) from error
+            raise self._not_stored("not made", error) from error
         view = BanView(**asdict(ban))
         ask.changed(None, view)
         return self._kept(Added(view, broker.enforce_bans()))
@@ -99,17 +107,24 @@ class Bans:
         except BanError as error:
             raise ApiError(400, "bad_request", str(error)) from None
         except OSError as error:
-            raise self._not_stored(error) from error
+            raise self._not_stored("not lifted", error) from error
         if not found:
             raise ApiError(404, "not_found", f"no ban of {one.kind} {one.value!r}")
         ask.changed(one)
         return self._kept(Lifted(one))
 
-    def _kept(self, answer: Any) -> Deferred[Any]:
-        """The answer, once what was changed outlasts the process."""
+    def _kept(self, answer: Added | Lifted) -> Deferred[Any]:
+        """The answer, once what was changed outlasts the process, or cannot for now."""
         kept: Deferred[Any] = Deferred()
-        self.parts.broker.bans.when_kept(lambda: kept.callback(answer))
+
+        def told(why: str) -> None:
+            answer.unkept = why or None
+            kept.callback(answer)
+
+        self.parts.broker.bans.when_kept(told)
         return kept
 
-    def _not_stored(self, error: OSError) -> ApiError:
-        return ApiError(507, "not_stored", f"{self.parts.broker.bans.path}: {error.strerror}")
+    def _not_stored(self, what: str, error: OSError) -> ApiError:
+        bans = self.parts.broker.bans
+        why = f"{bans.path}: {error.strerror}" if bans.drawer is None else error.strerror
+        return ApiError(507, "not_stored", f"the ban is {what}, since it cannot be kept: {why}")

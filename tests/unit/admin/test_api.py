@@ -20,7 +20,9 @@ from mqttd.admin.api import _ANY_TEXT, Api
 from mqttd.admin.parts import Parts
 from mqttd.admin.server import LocalDoor
 from mqttd.admin.tags import matches
+from mqttd.broker.bans import Bans
 from mqttd.broker.broker import Broker
+from mqttd.broker.drawers import Drawers
 from mqttd.cluster.apart import MINORITY, PUT_OUT, Apart
 from mqttd.codec.packets import Disconnect, Publish
 from mqttd.config.schema import Cluster
@@ -688,3 +690,25 @@ def test_what_is_below_its_path_is_a_plugins(ask: Door) -> None:
     assert ask("GET", "/plugins/acme/files/a%2Fb")[1] == {"at": "/api/v1/plugins/acme/files/a%2Fb"}
     for path in ("/plugins/acme%2Ffiles/a", "/plugins/ac%2Fme/files", "/plugins/acme/files%2Fa"):
         assert ask("GET", path)[0] == 404, path
+
+
+def test_a_ban_that_cannot_be_stored_says_of_the_store_why(ask: Door, broker: Broker) -> None:
+    waiting: list[Any] = []
+    journal = SimpleNamespace(value=lambda *_: None, when_kept=lambda told: told())
+    drawers = Drawers(SimpleNamespace(journal=journal))  # type: ignore[arg-type]
+    broker.bans = Bans("data/bans.json", drawer=drawers.open("bans"))
+    ban = {"kind": "username", "value": "eve"}
+    assert ask("POST", "/bans", ban)[1]["unkept"] is None
+    why = "store.db cannot be written, disk full: make room"
+    journal.when_kept = waiting.append
+    drawers.halt(why)
+    assert ask("POST", "/bans", {**ban, "value": "mallory"})[1]["unkept"] == why
+    status, answer = ask("DELETE", "/bans", **ban)
+    assert (status, answer["unkept"]) == (200, why)
+    drawers.stuck, drawers.why = True, why
+    status, answer = ask("POST", "/bans", ban)
+    assert status == 507
+    text = f"the ban is not made, since it cannot be kept: {why}"
+    assert answer["error"]["message"] == text
+    _, answer = ask("GET", "/audit")
+    assert len(answer["audit"]) == 3, "what holds was changed"

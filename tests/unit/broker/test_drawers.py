@@ -112,3 +112,47 @@ def test_what_changes_before_the_journal_listens_is_told_then() -> None:
         ("acme", "new", b"5"),
     ]
     assert called == [1]
+
+
+class Later:
+    """A journal that keeps nothing before it is told to."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Any] = []
+
+    def value(self, name: str, key: str, data: bytes | None) -> None:
+        pass
+
+    def when_kept(self, told: Any) -> None:
+        self.waiting.append(told)
+
+    def write(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for told in waiting:
+            told()
+
+
+def test_who_wants_to_be_sure_hears_once_that_it_is_kept_or_why_it_waits() -> None:
+    class Server:
+        journal: Any = Later()
+
+    server = Server()
+    drawers = Drawers(server)
+    drawer = drawers.open("acme")
+    heard: list[str] = []
+    drawer.put("a", b"1")
+    drawer.when_sure(lambda why: heard.append(f"a {why}"))
+    assert not heard
+    server.journal.write()
+    assert heard == ["a "]
+    drawer.put("b", b"2")
+    drawer.when_sure(lambda why: heard.append(f"b {why}"))
+    drawers.halt("no room")
+    drawer.delete("a")
+    drawer.when_sure(lambda why: heard.append(f"gone {why}"))
+    assert heard == ["a ", "b no room", "gone no room"]
+    drawers.halt("")
+    drawer.put("c", b"3")
+    drawer.when_sure(lambda why: heard.append(f"c {why}"))
+    server.journal.write()
+    assert heard == ["a ", "b no room", "gone no room", "c "]
