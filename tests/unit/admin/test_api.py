@@ -709,6 +709,6 @@ def test_a_ban_that_cannot_be_stored_says_of_the_store_why(ask: Door, broker: Br
     status, answer = ask("POST", "/bans", ban)
     assert status == 507
     text = f"the ban is not made, since it cannot be kept: {why}"
-    assert answer["error"]["message"] == text
+    assert answer["detail"] == text
     _, answer = ask("GET", "/audit")
     assert len(answer["audit"]) == 3, "what holds was changed"
