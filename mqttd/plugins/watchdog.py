@@ -12,7 +12,8 @@ the callback's own code and in what it has called (`interruptible`): broker code
 There the handler sets a trap: it has the callback's frame traced, so that the exception comes up
 with the first step it takes when the broker returns to it. Looks are counted, not seconds: a
 process that did not get the processor had no look, and what the thread has waited for it since the
-look before (Linux says so) makes a look count for less.
+look before (Linux says so) makes a look count for less, and so does a look that was late: the next
+one follows it sooner than a tick.
 
 Seconds count where a call comes back that no look has found too long: what it took, less what the
 thread has waited for a processor since the look before it began (`Watch.spent`).
@@ -153,6 +154,9 @@ class Watchdog:
         #: Seconds that the reactor's thread has waited for a processor, and until the last look.
         self.waited: Callable[[], float] = lambda: 0.0
         self._waited: float = 0.0
+        #: When the last look was, by this clock.
+        self.now: Callable[[], float] = monotonic
+        self._looked: float = 0.0
         #: When the last looks were, and what it had waited by then.
         self._marks: deque[tuple[float, float]] = deque(maxlen=_MARKS)
         self._schedstat: int = -1
@@ -241,10 +245,11 @@ class Watchdog:
             signal.setitimer(signal.ITIMER_REAL, SOON, TICK)
 
     def _counts(self) -> float:
-        """What this look counts: less, as the thread could not run since the one before."""
+        """What this look counts: less, as the one before was late or the thread could not run."""
         before, self._waited = self._waited, self.waited()
-        self._marks.append((monotonic(), self._waited))
-        return max(0.0, 1.0 - (self._waited - before) / TICK)
+        last, self._looked = self._looked, self.now()
+        self._marks.append((self._looked, self._waited))
+        return max(0.0, min(1.0, (self._looked - last - self._waited + before) / TICK))
 
     def _waits(self, since: float) -> float:
         """See `Watch.waits`: since the last look before that."""

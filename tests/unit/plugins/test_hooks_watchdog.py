@@ -33,11 +33,14 @@ class Stage:
     def __init__(self, callback: Callable[[Stage], Any]) -> None:
         self.hooks = Hooks()
         self.dog = Watchdog(self.hooks.watch)
+        self.time = 0.0
+        self.dog.now = lambda: self.time
         self.owner = Budget("bad")
         self.hooks.hook(POINT, lambda acc: callback(self), owner=self.owner)
 
-    def look(self, times: int = 1, frame: FrameType | None = None) -> None:
+    def look(self, times: int = 1, frame: FrameType | None = None, after: float = TICK) -> None:
         for _ in range(times):
+            self.time += after
             self.dog._look(signal.SIGALRM, frame or sys._getframe(1))
 
     def run(self) -> dict[str, int]:
@@ -93,6 +96,22 @@ def test_a_look_counts_less_if_the_processor_was_anothers(waited: float, looks: 
     assert steps == ["in time"]
 
 
+def test_a_look_right_behind_a_late_one_counts_what_lies_between(timers: list[float]) -> None:
+    """A callback of 12 ms was broken off, as two looks at it came within a millisecond."""
+
+    def callback(stage: Stage) -> None:
+        stage.look(after=0.010)
+        stage.look(after=0.0005)
+        stage.look(after=0.0005)
+        steps.append("in time")
+        stage.look(2)
+        steps.append("too long")
+
+    steps: list[str] = []
+    assert Stage(callback).run() == {"blocked": 1}
+    assert steps == ["in time"]
+
+
 @pytest.mark.parametrize(("waited", "charged"), [(0.3, 0.004), (0.1, 0.204)])
 def test_what_the_thread_has_waited_for_a_processor_is_not_charged(
     monkeypatch: pytest.MonkeyPatch, waited: float, charged: float
@@ -108,6 +127,7 @@ def test_what_the_thread_has_waited_for_a_processor_is_not_charged(
     for module in (hooks, watchdog):
         monkeypatch.setattr(module, "monotonic", lambda: now[0])
     stage = Stage(callback)
+    stage.dog.now = lambda: now[0]
     stage.dog.waited = lambda: waits[0]
     stage.hooks.watch.waits = stage.dog._waits
     stage.look()
