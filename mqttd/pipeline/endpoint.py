@@ -9,8 +9,11 @@
 Who may ask is decided before a request comes here (`mqttd.admin.tcp`). Reading a file happens in
 threads, at most `BUSY` at a time; then 503 asks to come again.
 
+    answer --a piece, when the one before is read--> the peer (`mqttd.pipeline.pouring`)
+
 Promise: an answer has at most `MOST_BLOCKS` headers or about `MOST_BYTES` of blocks; a range that
-retention has deleted is answered with 410 and its name, never with fewer events.
+retention has deleted is answered with 410 and its name, never with fewer events. Who reads is never
+ended; what is there for all has `MOST_HELD` bytes, and who has read nothing for a while makes room.
 """
 
 from __future__ import annotations
@@ -31,12 +34,15 @@ from mqttd.pipeline.log.files import NAME, segments_in
 from mqttd.pipeline.log.groups import groups
 from mqttd.pipeline.log.pull import HEADER
 from mqttd.pipeline.log.reader import DataLoss, LogReader, Run, runs_of
+from mqttd.pipeline.pouring import Pouring
 
 __all__ = ["BUSY", "MOST_BLOCKS", "LogResource"]
 
 MOST_BLOCKS: Final = 4096
 MOST_BYTES: Final = 16 << 20
 BUSY: Final = 8
+#: Bytes of answers that are being read.
+MOST_HELD: Final = 128 << 20
 
 _METHODS: Final = {
     "bounds": "GET", "state": "GET", "headers": "GET", "blocks": "GET", "progress": "POST",
@@ -63,6 +69,8 @@ class LogResource(Resource):
         self.path = path
         self.in_thread = in_thread
         self.busy = 0
+        #: Answers that are being read.
+        self.pouring = Pouring(MOST_HELD)
         #: Requests that were answered, and the bytes of the log in them.
         self.requests = 0
         self.bytes = 0
@@ -80,7 +88,8 @@ class LogResource(Resource):
                 raise _Refused(404, "not_found", f"no {name!r} here")
             if method != wanted:
                 raise _Refused(405, "method_not_allowed", f"{name} takes {wanted}")
-            if self.busy >= BUSY:
+            room = MOST_BYTES * (self.busy + 1) if name == "blocks" else 0
+            if self.busy >= BUSY or not self.pouring.has_room(room):
                 raise _Refused(503, "busy", "too many requests at a time; try again")
             work = self._work(name, request)
         except _Refused as error:
@@ -123,7 +132,7 @@ class LogResource(Resource):
             self.requests += 1
             if binary:
                 self.bytes += len(result)
-            request.write(result)
+            self.pouring.pour(request, result)
         else:
             error = result.value
             if isinstance(error, DataLoss):
@@ -133,7 +142,7 @@ class LogResource(Resource):
             elif not isinstance(error, _Refused):
                 error = _Refused(500, "failed", f"{type(error).__name__}: {error}")
             request.write(self._refuse(request, error))
-        request.finish()
+            request.finish()
 
     def _refuse(self, request: Any, error: _Refused) -> bytes:
         request.setResponseCode(error.status)
