@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from mqttd.broker.publishing import Publishing
 from mqttd.codec import properties as prop
+from mqttd.codec.frame import packet_id_at
 from mqttd.codec.packets import Publish, Subscription
 from mqttd.codec.parser import parse_packet
 from mqttd.codec.reasons import MqttError
@@ -95,18 +96,25 @@ def record_of(broker: Publishing, session: Session) -> bytes:
 
 def queue_of(broker: Publishing, session: Session) -> list[bytes]:
     """What a session's client is still owed, oldest first; what is in flight never expires."""
-    packets: list[bytes] = []
     now = broker.now
-    sent = session.pending_in_flight()
-    for at, delivery in enumerate(sent + session.queued()):
-        if at >= len(sent) and delivery.expires_at and delivery.expires_at <= now:
-            continue
-        if delivery.message is None:
-            delivery = delivery.copy()  # in the queue it stays without its message
-        message = delivery.get_message(broker.next_message_id())
-        retain = delivery.wire[0] & 1 == 1
-        packets.append(message.wire(delivery.qos, retain, True, delivery.identifiers, now))
+    packets = [_packet(broker, delivery) for delivery in session.pending_in_flight()]
+    for part in session.queued_in_parts():
+        for delivery in part:
+            if not delivery.expires_at or delivery.expires_at > now:
+                packets.append(_packet(broker, delivery))
     return packets
+
+
+def _packet(broker: Publishing, delivery: Delivery) -> bytes:
+    """A delivery as a packet of MQTT 5.0: its bytes, where they are one."""
+    if delivery.v5 and (not delivery.expires_at or delivery.expiry_at):
+        if not delivery.qos or delivery.packet_id:
+            return delivery.fresh(True, broker.now).wire
+    if delivery.message is None:
+        delivery = delivery.copy()  # in the queue it stays without its message
+    message = delivery.get_message(broker.next_message_id())
+    retain = delivery.wire[0] & 1 == 1
+    return message.wire(delivery.qos, retain, True, delivery.identifiers, broker.now)
 
 
 def restore(broker: Publishing, client_id: str, state: SessionState, record: Record) -> Session:
@@ -204,8 +212,18 @@ def _delivery(broker: Publishing, wire: bytes, late: int, sent: bool) -> Deliver
             if not sent:
                 return None
             expires_at = broker.now
+    identifiers: list[int] | None = None
+    if isinstance(named, list):
+        identifiers = [number for number in named if isinstance(number, int)]
+    message_id = broker.next_message_id()
+    if not expires_at and not packet.dup:
+        id_at = packet_id_at(wire) if packet.qos else 0
+        made = Delivery(wire, packet.qos, True, packet.packet_id, id_at, "")
+        made.id = message_id
+        made.identifiers = identifiers
+        return made
     message = Message(
-        broker.next_message_id(),
+        message_id,
         packet.topic,
         packet.payload,
         packet.qos,
@@ -215,9 +233,6 @@ def _delivery(broker: Publishing, wire: bytes, late: int, sent: bool) -> Deliver
         None,
         expires_at,
     )
-    identifiers: list[int] | None = None
-    if isinstance(named, list):
-        identifiers = [number for number in named if isinstance(number, int)]
     made = Delivery.of(message, packet.qos, packet.retain, True, identifiers, broker.now)
     made.message = None
     return made

@@ -11,12 +11,19 @@ MQTT 5.0, 4.1.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from mqttd.session.account import AWAITING, INFLIGHT
 from mqttd.session.charged import flight_weight
-from mqttd.session.message import RELEASED, Delivery, Message, entry_delivery, entry_qos
+from mqttd.session.message import (
+    RELEASED,
+    Delivery,
+    Message,
+    entry_delivery,
+    entry_qos,
+    entry_size,
+)
 from mqttd.session.mqueue import UNSAID, MQueue
 from mqttd.session.pending import Pending
 
@@ -25,6 +32,8 @@ __all__ = ["Kept"]
 #: Messages, and bytes of them, that are read again at once.
 _FETCHED: Final = 256
 _FETCHED_BYTES: Final = 256 << 10
+#: Bytes of a queue that are looked at together where all of it is looked at.
+_PART: Final = 1 << 20
 
 
 class Kept(Pending):
@@ -105,14 +114,19 @@ class Kept(Pending):
             numbers = self.mqueue.numbers()
             entries = self.mqueue.items()
             ranks = self.mqueue.ranks()
-            for at, delivery in self._whole(entries, numbers):
-                number = numbers[at] if numbers else 0
-                if unwanted(delivery):
-                    gone.append(delivery)
-                    if number:
-                        self.server.journal.forget(number)
-                else:
-                    kept.push(entries[at], number, ranks[at] if ranks else UNSAID)
+            first = 0
+            while first < len(entries):
+                end = _part(entries, first)
+                for place, delivery in self._whole(entries[first:end], numbers[first:end]):
+                    at = first + place
+                    number = numbers[at] if numbers else 0
+                    if unwanted(delivery):
+                        gone.append(delivery)
+                        if number:
+                            self.server.journal.forget(number)
+                    else:
+                        kept.push(entries[at], number, ranks[at] if ranks else UNSAID)
+                first = end
             self._weigh_queue(kept.held, self.mqueue.held)
             self.mqueue = kept
         return gone
@@ -217,6 +231,18 @@ class Kept(Pending):
         whole = self._whole(self.mqueue.items(), self.mqueue.numbers())
         return [delivery for _, delivery in whole]
 
+    def queued_in_parts(self) -> Iterator[list[Delivery]]:
+        """As `queued`, of what is in the journal alone no more than some in memory at once."""
+        mqueue = self.mqueue
+        entries = [] if mqueue is None else mqueue.items()
+        numbers = [] if mqueue is None else mqueue.numbers()
+        first = 0
+        while first < len(entries):
+            end = _part(entries, first)
+            part = self._whole(entries[first:end], numbers[first:end])
+            yield [delivery for _, delivery in part]
+            first = end
+
     def held(self) -> int:
         """How many `pending` would give."""
         count = 0 if self.mqueue is None else self.mqueue.length
@@ -240,3 +266,12 @@ class Kept(Pending):
         else:
             self.drop(entry_delivery(entry, self.v5), "queue_full")
         return True
+
+
+def _part(entries: list[object], at: int) -> int:
+    """Where what is looked at together from `at` on ends."""
+    size = 0
+    while at < len(entries) and size < _PART:
+        size += entry_size(entries[at])
+        at += 1
+    return at

@@ -1,0 +1,119 @@
+"""What a session is owed, as packets: the bytes that are there, or others that say the same."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from mqttd.broker.publishing import Publishing
+from mqttd.broker.records import Record, queue_of, record_of, restore
+from mqttd.codec import properties as prop
+from mqttd.codec.packets import Publish, Subscribe, Subscription
+from mqttd.codec.parser import parse_packet
+from mqttd.session.message import Delivery
+from mqttd.session.session import Session
+from mqttd.types import SessionState
+from tests.support.memory import MemoryBroker
+from tests.unit.storage.test_journal import make
+
+EXPIRES = {prop.SESSION_EXPIRY_INTERVAL: 600}
+#: What a message may have.
+PROPERTIES = [
+    None,
+    {prop.CONTENT_TYPE: "x"},
+    {prop.MESSAGE_EXPIRY_INTERVAL: 100},
+    {prop.MESSAGE_EXPIRY_INTERVAL: 100, prop.RESPONSE_TOPIC: "r"},
+]
+
+
+def slow(broker: Publishing, session: Session) -> list[bytes]:
+    """The same by taking each message apart."""
+    packets: list[bytes] = []
+    sent = session.pending_in_flight()
+    for at, delivery in enumerate(sent + session.queued()):
+        if at >= len(sent) and delivery.expires_at and delivery.expires_at <= broker.now:
+            continue
+        message = delivery.copy().get_message(1)
+        identifiers = delivery.identifiers
+        if identifiers is None and delivery.v5:
+            apart = parsed(delivery.wire)
+            identifiers = (apart.properties or {}).get(prop.SUBSCRIPTION_IDENTIFIER)  # type: ignore[assignment]
+        retain = delivery.wire[0] & 1 == 1
+        packets.append(message.wire(delivery.qos, retain, True, identifiers, broker.now))
+    return packets
+
+
+def parsed(wire: bytes) -> Publish:
+    at = 1
+    while wire[at] & 0x80:
+        at += 1
+    packet = parse_packet(wire[0], wire[at + 1 :], 5)
+    assert isinstance(packet, Publish)
+    return packet
+
+
+def told(packets: list[bytes]) -> list[tuple[object, ...]]:
+    """What they say, without the ids that the record has."""
+    found = [parsed(wire) for wire in packets]
+    assert all(bool(packet.packet_id) == bool(packet.qos) for packet in found)
+    return [
+        (packet.topic, packet.payload, packet.qos, packet.retain, packet.properties)
+        for packet in found
+    ]
+
+
+def owed(
+    node: MemoryBroker, reader: int, writer: int, identifier: int, group: str
+) -> tuple[Session, int]:
+    """A session with some in flight and some queued, of all kinds; and how many."""
+    node.broker.settings.max_inflight = 3
+    client = node.connect("reader", reader, clean=reader < 5, properties=EXPIRES)
+    properties = {prop.SUBSCRIPTION_IDENTIFIER: [identifier]} if identifier else None
+    wanted = Subscription(group + "t/#", 2, False, True)
+    client.send(Subscribe(1, [wanted], properties if reader == 5 else None))
+    node.run_soon()
+    publisher = node.connect("writer", writer)
+    packet_id = 0
+    count = 0
+    for qos, retain, more in itertools.product((0, 1, 2), (False, True), PROPERTIES):
+        if writer < 5 and more is not None:
+            continue
+        packet_id += bool(qos)
+        publisher.send(
+            Publish(f"t/{count}", b"%d" % count, qos, retain, False, packet_id if qos else 0, more)
+        )
+        count += 1
+    session = node.broker.sessions["reader"]
+    return session, count
+
+
+@pytest.mark.parametrize("group", ["", "$share/g/"])
+@pytest.mark.parametrize("identifier", [0, 7])
+@pytest.mark.parametrize("writer", [4, 5])
+@pytest.mark.parametrize("reader", [4, 5])
+@pytest.mark.parametrize("kept", [False, True], ids=["memory", "store"])
+def test_a_queue_is_given_as_the_bytes_that_are_there_or_as_what_they_say(
+    tmp_path: Path, kept: bool, reader: int, writer: int, identifier: int, group: str
+) -> None:
+    store = make(tmp_path) if kept else None
+    node = MemoryBroker() if store is None else store.node
+    if store is not None:
+        node.broker.settings.mqueue_in_memory = 200
+    session, _ = owed(node, reader, writer, identifier, group)
+    session.set_expiry(600)
+    if store is not None:
+        store.settle()
+    node.broker.now += 3_000
+    packets = queue_of(node.broker, session)
+    assert len(packets) > 3
+    assert told(packets) == told(slow(node.broker, session))
+    state = SessionState(record_of(node.broker, session), tuple(packets), 1)
+    other = MemoryBroker()
+    again = restore(other.broker, "reader", state, Record(state.record))
+    before = told(packets)
+    assert told(queue_of(other.broker, again)) == before
+    assert all(isinstance(each, Delivery) and each.message is None for each in again.queued())
+    if store is not None:
+        store.base.close()
