@@ -1,6 +1,7 @@
 """Sessions that this node has claimed and another has, until they are here.
 
     claimed --> STATE --> a `Catcher` with its filters; when all nodes have these: MARK to everybody
+            --> MORE of its queue, in its order
             --> TAIL and the marks of all --> whole --> taken --> entered: what was caught follows
                                           entered, and kept by our store --> DONE
     claimed by others meanwhile --> it goes on to them, in the order of their revisions
@@ -48,6 +49,8 @@ class _Coming:
         self.revision = revision
         self.older = older
         self.state: SessionState | None = None
+        #: What has come of its queue behind that.
+        self.more: list[bytes] = []
         self.catcher: Catcher | None = None
         #: What our own store keeps of it, where it was to leave this node and is back.
         self.remains: Remains | None = None
@@ -257,7 +260,7 @@ class Arrivals:
         before = comes.catcher
         cancel(comes.late)
         comes.late = None
-        comes.state, comes.catcher = state, catcher
+        comes.state, comes.more, comes.catcher = state, [], catcher
         comes.again, comes.known, comes.has_tail = False, -1, False
         comes.sending = sending_of(state.record)
         if before is not None:
@@ -340,14 +343,21 @@ class Arrivals:
             return
         comes.catcher.marks.add(link, lambda: self._complete(client_id, comes))
 
+    def more(self, node: Node, client_id: str, revision: int, fields: list[bytes]) -> None:
+        """More of the queue, of the sending that is named first."""
+        comes = self.find(client_id, revision)
+        if comes is None or comes.state is None or node.name != comes.origin:
+            return
+        if not comes.has_tail and not comes.whole and fields[0] == comes.sending:
+            comes.more.extend(fields[1:])
+
     def tail(self, node: Node, client_id: str, revision: int, packets: list[bytes]) -> None:
         """What the old node has caught."""
         comes = self.find(client_id, revision)
         if comes is None or comes.state is None or node.name != comes.origin:
             return
         if not comes.has_tail:
-            state = comes.state
-            comes.state = SessionState(state.record, (*state.queue, *packets), revision)
+            comes.more.extend(packets)
             comes.has_tail = True
             self._complete(client_id, comes)
 
@@ -369,6 +379,10 @@ class Arrivals:
         if not self._is_coming(client_id, comes):
             return
         comes.whole = True
+        if comes.state is not None and comes.more:
+            state, more = comes.state, comes.more
+            comes.state = SessionState(state.record, (*state.queue, *more), comes.revision)
+            comes.more = []
         cancel(comes.late)
         comes.late = None
         if comes.next is not None:

@@ -1,6 +1,7 @@
 """Sessions that have ended here because another node has claimed them, until that node has them.
 
     claimed by b --> STATE --> b; a `Catcher` keeps what comes before the marks
+                 --> a mark: b has STATE --> MORE of the queue, as the link has room
                  --> marks of all nodes --> TAIL --> b: DONE --> forgotten
                      another one keeps what comes behind the marks, which is b's, for a b that is
                      killed before DONE
@@ -21,8 +22,9 @@ from twisted.logger import Logger
 from mqttd.broker.records import Record
 from mqttd.cluster.catcher import Catcher
 from mqttd.cluster.nodes import Node, Settling
+from mqttd.cluster.parts import ONE_FRAME, PARTS, Rest, part_of
 from mqttd.cluster.remains import Remains
-from mqttd.cluster.transit import MARKS, TAIL, WHOLE, Transit, cancel, with_sending
+from mqttd.cluster.transit import MARKS, MORE, TAIL, WHOLE, Transit, cancel, with_sending
 from mqttd.session.session import Session
 from mqttd.types import SessionState
 
@@ -46,6 +48,9 @@ class Leaving:
         self.sent = False
         #: What tells this sending of it from others, and the marks of this one.
         self.sending = b""
+        #: What of its queue is still to be sent; and whether TAIL waits for that.
+        self.rest: Rest | None = None
+        self.ends = False
         #: All of it was sent; and once it was, to a node that is gone since: that may have let the
         #: client in, and have more than we have.
         self.whole = False
@@ -147,7 +152,8 @@ class Departures:
     def _send(self, client_id: str, leaves: Leaving) -> None:
         transit = self.transit
         waits = _Promised(lambda: self._go(client_id, leaves))
-        leaves.sent = False
+        leaves.sent = leaves.ends = False
+        leaves.rest = None
         if leaves.catcher is not None and Record(leaves.state.record).incoming:
             for node in transit.mesh.nodes.values():
                 for ferry in (node.ferry, node.once):
@@ -169,9 +175,36 @@ class Departures:
         if leaves.since is not None:
             leaves.sending = os.urandom(8)
             record = with_sending(record, leaves.sending)
-        self.transit.say(to, WHOLE, client_id, leaves.revision, record, *queue)
+        first: Sequence[bytes] = queue
+        if to.version >= PARTS:
+            first = part_of(queue, 0)
+        elif sum(map(len, queue)) > ONE_FRAME:
+            line = "the session of {client_id} stays here: it is more than node {node} takes"
+            self.log.error(line, client_id=client_id, node=leaves.to)
+            return
+        if len(first) < len(queue):
+            leaves.rest = Rest(
+                queue,
+                len(first),
+                lambda rest, part: self._more(client_id, leaves, rest, part),
+                lambda: self._all_sent(client_id, leaves),
+            )
+        self.transit.say(to, WHOLE, client_id, leaves.revision, record, *first)
         if leaves.since is None:
             self.recall(client_id)  # nobody can read it
+
+    def _more(self, client_id: str, leaves: Leaving, rest: Rest, part: Sequence[bytes]) -> bool:
+        """More of the queue, if it is still wanted where it goes."""
+        to = self.transit.mesh.nodes.get(leaves.to)
+        if self.of.get(client_id) is not leaves or leaves.rest is not rest or to is None:
+            return False
+        self.transit.say(to, MORE, client_id, leaves.revision, leaves.sending, *part)
+        return True
+
+    def _all_sent(self, client_id: str, leaves: Leaving) -> None:
+        leaves.rest = None
+        if leaves.ends:
+            self._tail(client_id, leaves)
 
     def marked(self, client_id: str, revision: int, link: int, sending: bytes = b"") -> None:
         """A mark has come on a link (0: all that we publish goes there from now on)."""
@@ -180,6 +213,10 @@ class Departures:
             return
         if sending not in (b"", leaves.sending):
             return
+        rest = leaves.rest
+        if rest is not None and not rest.begun:
+            rest.begun = True  # marks are given when the new node has STATE
+            self.transit.broker.turns.add(rest)
         leaves.catcher.marks.add(link, lambda: self._look(client_id, leaves))
 
     def _look(self, client_id: str, leaves: Leaving) -> None:
@@ -206,6 +243,9 @@ class Departures:
         catcher, to = leaves.catcher, self.transit.mesh.nodes.get(leaves.to)
         if self.of.get(client_id) is not leaves or catcher is None or to is None:
             return
+        if leaves.rest is not None:
+            leaves.ends = True
+            return
         state = leaves.state
         tail = self.transit.caught(catcher)
         leaves.state = SessionState(state.record, (*state.queue, *tail), state.epoch)
@@ -214,7 +254,11 @@ class Departures:
             leaves.since.keeps_all()
         leaves.whole = True
         self.transit.bury(catcher)
-        self.transit.say(to, TAIL, client_id, leaves.revision, *tail)
+        last: Sequence[bytes] = tail
+        while to.version >= PARTS and len(part := part_of(last, 0)) < len(last):
+            self.transit.say(to, MORE, client_id, leaves.revision, leaves.sending, *part)
+            last = last[len(part) :]
+        self.transit.say(to, TAIL, client_id, leaves.revision, *last)
 
     # -- nodes come and go ---------------------------------------------------------------------
 
@@ -240,5 +284,6 @@ class Departures:
                 leaves.state = self.transit.with_caught(leaves.state, catcher)
             self.transit.replace(leaves.catcher, *caught)
             leaves.doubt = leaves.doubt or leaves.whole
-            leaves.sent = leaves.whole = False
+            leaves.sent = leaves.whole = leaves.ends = False
+            leaves.rest = None
             self.gone(client_id, leaves)

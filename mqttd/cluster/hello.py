@@ -8,7 +8,8 @@ speaks, and the highest that both do is spoken, so that two neighbouring version
 version 1 have no lane of their own for QoS 2 (`mqttd.mesh.lane`); below 3 nobody says that his
 store takes nothing (`mqttd.mesh.frames.STUCK`), below 4 a retained message's end is told by the
 clock of the machine (`mqttd.mesh.retained`), and nobody says how much he has handled
-(`mqttd.mesh.flight`).
+(`mqttd.mesh.flight`); below 5 the queue of a session that moves is in one frame
+(`mqttd.cluster.parts`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from mqttd.mesh.frames import HELLO, frame, packed, split, unpacked
 __all__ = ["MOST", "SPEAKS", "Hello", "hello_of"]
 
 #: The versions of the frames that this one speaks.
-SPEAKS = (1, 4)
+SPEAKS = (1, 5)
 #: Bytes of a hello.
 MOST = 4096
 

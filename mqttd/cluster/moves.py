@@ -5,6 +5,7 @@
     a   its client is sent away; a `Catcher` in its place           --STATE record, queue--> b
     b   a `Catcher` with its filters; when all have these in their tables:  --MARK--> everybody
     x   knows b's filters: what it sends from now on reaches b too  --MARKED--> a, b
+    a   what STATE had no room for                                  --MORE, MORE--> b
     a   has the marks of all: what came before them                 --TAIL--> b
     b   has TAIL and the marks of all, too: STATE, TAIL, what came behind the marks: the session
     b                                                               --DONE--> a, which forgets it
@@ -50,6 +51,7 @@ from mqttd.cluster.transit import (
     LANE_MARKED,
     MARK,
     MARKED,
+    MORE,
     TAIL,
     WANT,
     WHOLE,
@@ -191,7 +193,7 @@ class Moves:
         what, name, number, *fields = unpacked(body)
         client_id, revision = name.decode(), number_of(number)
         left = self.arrivals.is_left
-        if what in (WHOLE, TAIL) and (left(node.name) or left(self.name)):
+        if what in (WHOLE, MORE, TAIL) and (left(node.name) or left(self.name)):
             self._late.append((node, body))  # what the heir has of it counts
         elif what == WHOLE:
             if self.expects(client_id, revision):
@@ -214,6 +216,8 @@ class Moves:
             self.given(client_id, node.name)
         elif what == WANT:
             self.asked(client_id, node.name, revision)
+        elif what == MORE:
+            self.arrivals.more(node, client_id, revision, fields)
         elif what == TAIL:
             self.arrivals.tail(node, client_id, revision, fields)
         elif what == DONE:

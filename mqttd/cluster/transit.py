@@ -11,7 +11,7 @@ from mqttd.broker.records import Record, queue_of, subscribe_all
 from mqttd.cluster.catcher import Catcher
 from mqttd.cluster.nodes import Node, NodeMesh
 from mqttd.codec.topic import split_shared
-from mqttd.mesh.frames import STATE, frame, packed
+from mqttd.mesh.frames import STATE, packed_frame
 from mqttd.session.session import Session
 from mqttd.types import SessionState
 
@@ -24,6 +24,7 @@ __all__ = [
     "MARK",
     "MARKED",
     "MARKS",
+    "MORE",
     "TAIL",
     "WANT",
     "WHOLE",
@@ -33,9 +34,10 @@ __all__ = [
     "with_sending",
 ]
 
-#: What is said of a session: its state, a mark asked for and given, that of the lane of QoS 2,
-#: what was caught, an end, an offer, and a question for what was claimed.
+#: What is said of a session: its state, more of its queue, a mark asked for and given, that of the
+#: lane of QoS 2, what was caught, an end, an offer, and a question for what was claimed.
 WHOLE: Final = b"state"
+MORE: Final = b"more"
 MARK: Final = b"mark"
 MARKED: Final = b"marked"
 LANE_MARKED: Final = b"lane"
@@ -69,14 +71,14 @@ class Transit:
     def say(self, to: Node, what: bytes, client_id: str, revision: int, *fields: bytes) -> None:
         """A frame, kept until that node has taken it."""
         start = [what, client_id.encode(), revision.to_bytes(8, "big")]
-        to.ferry.keep(frame(STATE, packed([*start, *fields])))
+        to.ferry.keep(packed_frame(STATE, [*start, *fields]))
 
     def mark(self, to: Node, client_id: str, revision: int, sending: bytes) -> None:
         """The same by the lane of QoS 2: what was sent there before this is before the mark."""
         if to.version < 2:
             return  # it has one lane
         start = [LANE_MARKED, client_id.encode(), revision.to_bytes(8, "big"), sending]
-        to.once.keep(frame(STATE, packed(start)))
+        to.once.keep(packed_frame(STATE, start))
 
     def catch(
         self, client_id: str, state: SessionState, behind: bool, *, groups: bool = True

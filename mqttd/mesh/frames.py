@@ -60,6 +60,7 @@ __all__ = [
     "number_of",
     "numbered",
     "packed",
+    "packed_frame",
     "split",
     "unpacked",
 ]
@@ -156,6 +157,19 @@ def packed(fields: list[bytes]) -> bytes:
     for field in fields:
         parts.append(varint(len(field)))
         parts.append(field)
+    return b"".join(parts)
+
+
+def packed_frame(kind: int, fields: list[bytes]) -> bytes:
+    """One frame whose body is these fields, `packed`; a large one is copied once."""
+    parts: list[bytes] = [b""]
+    size = 0
+    for field in fields:
+        length = varint(len(field))
+        size += len(length) + len(field)
+        parts.append(length)
+        parts.append(field)
+    parts[0] = ONE_BYTE[kind] + varint(size)
     return b"".join(parts)
 
 

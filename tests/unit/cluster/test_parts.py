@@ -46,7 +46,8 @@ def test_what_is_no_hello_is_refused(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("theirs", "spoken"), [((1, 1), 1), ((1, 2), 2), ((1, 3), 3), ((2, 5), 4), ((5, 6), 0)]
+    ("theirs", "spoken"),
+    [((1, 1), 1), ((1, 2), 2), ((1, 3), 3), ((1, 4), 4), ((2, 6), 5), ((6, 7), 0)],
 )
 def test_the_highest_version_that_both_speak(theirs: tuple[int, int], spoken: int) -> None:
     assert Hello("c", "n", 1, 1, 1, 0, 0, theirs).version() == spoken
