@@ -215,15 +215,14 @@ def _delivery(broker: Publishing, wire: bytes, late: int, sent: bool) -> Deliver
     identifiers: list[int] | None = None
     if isinstance(named, list):
         identifiers = [number for number in named if isinstance(number, int)]
-    message_id = broker.next_message_id()
     if not expires_at and not packet.dup:
+        # Named when somebody asks: a store takes the bytes as they are, and no copy of them.
         id_at = packet_id_at(wire) if packet.qos else 0
         made = Delivery(wire, packet.qos, True, packet.packet_id, id_at, "")
-        made.id = message_id
         made.identifiers = identifiers
         return made
     message = Message(
-        message_id,
+        broker.next_message_id(),
         packet.topic,
         packet.payload,
         packet.qos,
