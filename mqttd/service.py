@@ -1,76 +1,49 @@
-"""`twistd mqttd`: reads the configuration, puts the layers together, runs them as a service.
+"""`twistd mqttd`: runs what `mqttd.assembly` has put together as a service.
 
-Knows all other modules. Imports no reactor, so that `--reactor` and a test's clock are free.
+    makeService --> startService: store, plugins, others --> open: clients are let in
+                    stopService: clients told, plugins, store --> the lock of the data directory
+
+Imports no reactor, so that `--reactor` and a test's clock are free.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
-import socket
 import time
 import traceback
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from twisted.application.service import MultiService
 from twisted.internet.defer import DeferredList, maybeDeferred
 from twisted.internet.threads import deferToThread
-from twisted.logger import ILogObserver, Logger, LogLevel
+from twisted.logger import ILogObserver, LogLevel
 from twisted.python.components import Componentized
 from twisted.python.failure import Failure
 
 from mqttd import compiled
-from mqttd.access.roles import DRAWER as ROLES
-from mqttd.access.who import warning, who_may_connect
-from mqttd.admin.parts import Parts
-from mqttd.broker.bans import DRAWER, Bans
-from mqttd.broker.broker import Broker
-from mqttd.broker.drain import Drain
-from mqttd.broker.flapping import Flapping
+from mqttd.access.who import warning
+from mqttd.assembly import Assembly, OnStart
 from mqttd.broker.settings import settings_of
 from mqttd.config.schema import Config
-from mqttd.control import Control
-from mqttd.faults import Faults
-from mqttd.following import trail_of
-from mqttd.gate import Gate
-from mqttd.monitor.event_log import EventLog
 from mqttd.monitor.garbage import Garbage
 from mqttd.monitor.log.service import Log, log_for
-from mqttd.monitor.log_level import LogLevelFilter
-from mqttd.monitor.machine import excess, grown, memory_of_machine
-from mqttd.monitor.malloc import keep_freed, trim
-from mqttd.monitor.overload import Overload
+from mqttd.monitor.malloc import keep_freed
 from mqttd.monitor.quiet import Quiet
 from mqttd.monitor.supervisor import Supervisor
 from mqttd.monitor.switching import switch_soon
-from mqttd.monitor.sys_topics import SysTopics
-from mqttd.net.files import connections_of, file_limit, raise_file_limit
-from mqttd.options import Options, StartError, lock_data_dir, why
-from mqttd.others import api_of, cluster_of, from_workers, join, kept, listen
-from mqttd.plugins.handle import Host
-from mqttd.plugins.hooks import Hooks
-from mqttd.plugins.plugins import Plugins
-from mqttd.plugins.watchdog import Watchdog
-from mqttd.readmodel.feed import Feed
-from mqttd.readmodel.model import Model
-from mqttd.readmodel.topic_rates import TopicFigures
-from mqttd.reload import Reload, listeners_of, on_hang_up
-from mqttd.reports import Reports
+from mqttd.options import Options, StartError, why
+from mqttd.others import join
+from mqttd.reload import on_hang_up
 from mqttd.rounds import Rounds, monotonic_ms
 from mqttd.storage.store import StoreError
-from mqttd.transports.engine import Engine
-from mqttd.transports.listeners import Listeners
-from mqttd.transports.protocol import MqttFactory
-from mqttd.transports.reactor import epoll_of, start_reading, stop_reading
+from mqttd.transports.reactor import start_reading, stop_reading
 from mqttd.transports.sockets import ListenError
-from mqttd.transports.stalled import Stalled
 from mqttd.types import PluginError
 from mqttd.workers.place import Place, count_of, place_of
 
 if TYPE_CHECKING:
     from mqttd.workers.supervisor import WorkersService
-    from mqttd.workers.worker import Worker
 
 __all__ = ["MqttdService", "Options", "StartError", "makeService", "settings_of"]
 
@@ -101,11 +74,8 @@ MOST_FAULTS = 100
 #: Seconds after which the end of the process is waited for no longer.
 _STOPPED = 60
 
-#: Told of the end of a start: None, or why it failed.
-OnStart = Callable[[Failure | None], None]
 
-
-class MqttdService(MultiService):
+class MqttdService(Assembly):
     """The broker with its listeners.
 
     What can be refused is refused in the constructor (files unreadable, port or data directory in
@@ -126,140 +96,13 @@ class MqttdService(MultiService):
         on_start: OnStart | None = None,
         place: Place | None = None,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.config = config
-        self.on_start = on_start
-        self.reactor = reactor
-        self.setName("mqttd")  # type: ignore[no-untyped-call]
-        self.log = Logger(namespace="mqttd")
-        self.lock = lock_data_dir(config.node.data_dir)
-        if place is None and os.path.exists(os.path.join(config.node.data_dir, "workers")):
-            from_workers(config.node.data_dir, self.log)
-        self.events = EventLog(time.monotonic, config.log)
-        self.reports = Reports(self.events)
-        #: The log, where it is ours.
-        self.logging: Log | LogLevelFilter | None = None
-        self.faults = Faults(self.events)
-        self.hooks = Hooks(self.faults.callback, reactor)
-        self.watchdog = Watchdog(self.hooks.watch, self.faults.stuck, interrupts=on_start is None)
-        self.gate = Gate(config, reactor, self.reports, self.faults.module)
-        self.roles = self.gate.roles
-        self.access = self.gate.access
-        self.cluster = cluster_of(config, reactor)
-        self.broker = Broker(
-            settings_of(config),
-            self.access,
-            self.hooks,
-            clock=lambda: time.time_ns() // 1000,
-            now=monotonic_ms(),
-            soon=lambda later: reactor.callLater(0, later),
-            log=self.events,
-            process_id=os.getpid() & 0xFFFFFFFF,
-            name=config.node.name,
-            ownership=None if self.cluster is None else self.cluster.owners,
-        )
-        if self.cluster is not None:
-            self.cluster.serve(self.broker, self.roles)
-        self.reports.broker = self.broker
-        self.store = kept(config, reactor, self.events, self.cluster)
-        self.broker.drawers.most = config.plugins.max_store_bytes
-        share = 2 if place is None else 2 * place.count
-        self.broker.memory.watch(memory_of_machine() // share, grown, trim, excess())
-        self.hooks.listeners_changed.append(self.broker.hooks_changed)
-        self.broker.access_changed()
-        self.access.on_change = self.broker.access_changed
-        self.broker.bans = Bans(
-            os.path.join(config.node.data_dir, "bans.json"),
-            drawer=None if self.store is None else self.broker.drawers.open(DRAWER, 1 << 30),
-        )
-        self.broker.bans.disabled = self.roles.disabled
-        if self.store is not None:
-            self.roles.drawer = self.broker.drawers.open(ROLES, 1 << 30)
-        self.broker.flapping = Flapping(self.broker.bans, self.broker.metrics, self.events)
-        self.engine = Engine(self.broker, epoll_of(reactor), reactor.callLater)
-        files = raise_file_limit() if on_start is None else file_limit()
-        most = connections_of(files)
-        self.engine.most = most
-        self.engine.failed = self._turn_failed
-        self.stalled = Stalled(self.broker, int(config.output.send_timeout * 1000))
-        self.overload = Overload(reactor, config.overload.lag, self.reports.overloaded)
-        self.sys_topics = SysTopics(self.broker, config.sys.interval, reactor)
-        self.broker.alarms.listeners.append(self.sys_topics.alarm)
-        self.host = Host(
-            self.broker, reactor, lambda name: MqttFactory(self.broker, name, reactor, files),
-            *((0, 1) if place is None else (place.number, place.count)),
-        )  # fmt: skip
-        self.host.opened = False
-        self.plugins = Plugins(
-            config,
-            self.host,
-            threaded=lambda: self.opened,
-            gone=self._plugin_gone,
-            first=place is None or place.number == 1,
-        )
-        self.broker.memory.others += [self.plugins.held, lambda: self.control.held()]
-        self.plugins.check()
-        self.sys_topics.more.append(self.plugins.sys_topics)
-        model = Model(self.broker, self._more_metrics)
-        self.parts = parts = Parts(self.broker, model, self.listeners, self.who_may_connect)
-        parts.plugins = self.plugins
-        parts.cluster = self.cluster
-        parts.is_ready = lambda: self.opened
-        listeners = self.events.listeners
-        parts.feed = Feed(model.figures, listeners.append, listeners.remove, reactor)
-        parts.user_file = lambda: self.config.auth.username.file
-        self.trail, self.spans = trail_of(config, self.broker, self.access)
-        parts.trail = self.reports.trail = self.trail
-        self.control = Control(
-            config, parts, api_of(self.cluster, parts, reactor), reactor,
-            lambda text: self.broker.alarms.activate("dashboard", text), place is not None,
-        )  # fmt: skip
-        self.addService(self.control)  # type: ignore[no-untyped-call]
-        self.reports.audited = self.control.file_changed
-        #: Our share in a broker of several workers.
-        self.worker: Worker | None = None
-        sockets: dict[str, socket.socket] | None = None
-        if place is not None:
-            from mqttd.workers.worker import Worker
-
-            self.worker = Worker(self.broker, self.engine, reactor, place)
-            sockets = self.worker.sockets
-            self.sys_topics.figures = self.worker.sums
-            self.sys_topics.silent = place.number != 1
-            # What has changed in a file all workers see: the audit hears of it once.
-            self.reports.audited = self.worker.audited
-            self.worker.commons.roles = self.roles
-        self.doors = Listeners(
-            config.listener, self.broker, self.engine, reactor, self.events, self.reports.alarm,
-            lambda: most, lambda: listeners_of(self.config, on_start is not None),
-            self.gate.of_listener, sockets, place is None or place.number == 1,
-            () if place is None else place.stopped, self.cluster is not None,
-        )  # fmt: skip
-        parts.doors = self.doors
-        self.reload = Reload(self)
-        parts.reload = self.reload
-        parts.store = self.store
-        parts.roles = self.roles
-        self.topic_figures = TopicFigures(self.broker, reactor.callLater)
-        parts.topic_figures = self.topic_figures
-        self.drain = parts.drain = Drain(self.broker, self._drained)
-        if self.cluster is not None:
-            self.cluster.leaves.serve(self.drain, parts)
-            parts.apart = self.cluster.apart
-        parts.has_store = True
-        try:
-            self.doors.bind()
-        except ListenError as error:
-            raise StartError(str(error)) from None
-        listen(self.cluster, self.control, self.plugins)
+        super().__init__(config, reactor, on_start, place)
         own = on_start is None
         self.garbage = Garbage(on_pause=self.reports.paused) if own else None
         metrics = self.broker.metrics
         self.quiet = Quiet(lambda: metrics.bytes_received) if own else None
-        #: Clients are let in.
-        self.opened = False
         self._hang_up: Callable[[], None] = lambda: None
-        self.supervisor = Supervisor(os.environ if on_start is None else {}, reactor)
+        self.supervisor = Supervisor(os.environ if own else {}, reactor)
         self._rounds = Rounds(reactor, self._look, self._turn_failed)
 
     def keep_log(self, twistd: Mapping[str, Any] | None) -> None:
@@ -439,14 +282,6 @@ class MqttdService(MultiService):
         how = "hot path compiled" if compiled() else "hot path pure Python (slower)"
         return f"mqttd ready: {places}; {self.who_may_connect()}; {how}; try: {self.doors.try_it()}"
 
-    def who_may_connect(self) -> str:
-        """Who gets past authentication, in a sentence."""
-        return who_may_connect(self.config.auth)
-
-    def listeners(self) -> list[dict[str, Any]]:
-        """Each listener with the port it is bound to and its connections, for the API."""
-        return self.doors.describe()
-
     @property
     def ports(self) -> dict[str, int]:
         """The port each listener is bound to (port 0 in the configuration takes a free one)."""
@@ -482,13 +317,6 @@ class MqttdService(MultiService):
             self.garbage.tick()
         if self.quiet is not None and self.opened:
             self.quiet.tick()
-
-    def _more_metrics(self) -> dict[str, float]:
-        """What the API shows beside the broker's own counters."""
-        found: dict[str, float] = {name: value for name, _, value in self.plugins.metrics()}
-        if self.cluster is not None:
-            found.update(self.cluster.counters())
-        return {**found, **self.events.counters()}
 
     # -- reports -------------------------------------------------------------------------------
 

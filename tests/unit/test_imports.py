@@ -36,7 +36,7 @@ RANK = (
 )
 # These may import everything below.
 TOP = {"service", "options", "reload", "faults", "embed", "testing", "bench", "__main__"}
-TOP |= {"control", "following", "foresight", "gate", "others", "reports"}
+TOP |= {"assembly", "control", "following", "foresight", "gate", "others", "reports"}
 SHARED = {"mqttd.interfaces", "mqttd.types", "mqttd.config.schema"}
 
 # A program beside the broker, which reads the configuration and the password file itself.

@@ -183,7 +183,7 @@ def make_site(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[dict[str, Any]], Site]]:
     sites: list[Site] = []
-    for module in ("service", "rounds"):
+    for module in ("assembly", "service", "rounds"):
         monkeypatch.setattr(f"mqttd.{module}.monotonic_ms", lambda: 1_000_000)
 
     def make(keys: dict[str, Any]) -> Site:
