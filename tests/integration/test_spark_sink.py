@@ -141,6 +141,7 @@ def test_batches_and_streams_are_published_over_tls_to_a_broker_that_is_trusted(
         (["'x' as payload"], {"topic": "a/#"}, "option topic"),
         (["'x' as payload"], {"topic": "a", "brokr": "x"}, "did you mean broker"),
         (["'x' as payload"], {"topic": "a", "delivery": "twice"}, "expected auto, staged, direct"),
+        (["'x' as payload"], {"topic": "a", "caFile": "ca"}, "caFile = 'ca': expected mqtts://"),
     ],
 )
 def test_a_wrong_write_is_told_before_anything_is_sent(

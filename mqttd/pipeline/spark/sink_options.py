@@ -98,6 +98,11 @@ def read_sink_options(given: Mapping[str, str], schema: StructType) -> SinkOptio
         places = [parse_address(one.strip()) for one in options["broker"].split(",")]
     except ValueError as error:
         raise ValueError(f"mqttd: option broker = {error}") from None
+    if options.get("caFile") and not any(tls for _, _, tls in places):
+        raise ValueError(
+            f"mqttd: option caFile = {options['caFile']!r}: expected mqtts://host:port in the option"
+            f" broker beside it: {options['broker']} is not asked for a certificate"
+        )
     if "password" in options and "passwordFile" in options:
         raise ValueError("mqttd: options password and passwordFile exclude each other")
     delivery = options.get("delivery", "auto")

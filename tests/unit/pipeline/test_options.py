@@ -9,6 +9,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from mqttd.pipeline.log.schema import CODES, COLUMNS, GAP
 from mqttd.pipeline.spark.options import read_options, schema_of
+from mqttd.pipeline.spark.sink_options import read_sink_options
 from mqttd.pipeline.spark.table import given, kept
 
 
@@ -183,3 +184,13 @@ def test_a_catalog_is_given_no_token_and_a_table_no_columns() -> None:
         given({**CREATED, "url": "https://b:1", "token": "secret"}, None)
     with pytest.raises(ValueError, match="a table is created without columns"):
         given({}, StructType([StructField("seq", LongType())]))
+
+
+def test_certificates_to_trust_are_for_a_broker_that_has_to_show_one() -> None:
+    """The write went on in the clear, as if they were trusted."""
+    rows = StructType().add("payload", "string")
+    given = {"topic": "a", "caFile": "ca.crt"}
+    with pytest.raises(ValueError, match="option caFile = 'ca.crt': expected mqtts://host:port"):
+        read_sink_options({"broker": "localhost, mqtt://other:1883", **given}, rows)
+    found = read_sink_options({"broker": "mqtts://localhost", **given}, rows)
+    assert [(one.tls, one.ca_file) for one in found.addresses] == [(True, "ca.crt")]
