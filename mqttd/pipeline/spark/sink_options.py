@@ -100,8 +100,8 @@ def read_sink_options(given: Mapping[str, str], schema: StructType) -> SinkOptio
         raise ValueError(f"mqttd: option broker = {error}") from None
     if options.get("caFile") and not any(tls for _, _, tls in places):
         raise ValueError(
-            f"mqttd: option caFile = {options['caFile']!r}: expected mqtts://host:port in the option"
-            f" broker beside it: {options['broker']} is not asked for a certificate"
+            f"mqttd: option caFile = {options['caFile']!r}: expected mqtts://host:port in the"
+            f" option broker beside it: {options['broker']} is not asked for a certificate"
         )
     if "password" in options and "passwordFile" in options:
         raise ValueError("mqttd: options password and passwordFile exclude each other")
