@@ -28,7 +28,7 @@ from mqttd.broker.broker import Broker
 from mqttd.cluster.apart import MINORITY, PUT_OUT, Apart
 from mqttd.cluster.beginning import Beginning
 from mqttd.cluster.commons import Commons
-from mqttd.cluster.etcd import Etcd, EtcdError, Kv, Watch, created, put
+from mqttd.cluster.etcd import Etcd, EtcdError, Kv, created, put
 from mqttd.cluster.heirs import Heirs
 from mqttd.cluster.hello import SPEAKS
 from mqttd.cluster.identity import node_id
@@ -47,6 +47,7 @@ from mqttd.cluster.tls import etcd_access, node_options
 from mqttd.cluster.unlinked import Unlinked
 from mqttd.cluster.upkeep import Upkeep
 from mqttd.cluster.view import View
+from mqttd.cluster.watch import Watch
 from mqttd.config.schema import Config
 from mqttd.mesh.frames import STATE
 
@@ -75,6 +76,7 @@ class Cluster:
         self.lines = Lines(self.log)
         self.keys = Keys(self.settings.name)
         self.etcd = Etcd(reactor, self.settings.endpoints, *etcd_access(self.settings))
+        self.etcd.key, self.etcd.hung = self.keys.node(self.name), self._failed
         self.tls = node_options(self.settings)
         self.owners = Owners(self.etcd, self.keys, self.name, reactor, self._is_there)
         self.owners.pace.rate = self.settings.moves_rate
@@ -368,6 +370,7 @@ class Cluster:
         self.leaves.tick()
         self.shown.tick()
         self.upkeep.tick()
+        self.etcd.tick()
         self.unlinked.tick(self.apart.state != PUT_OUT)
         if not self.membership.epoch or self.stopped:
             return
@@ -461,8 +464,7 @@ class Cluster:
             self.shown.told(node, kind, body)
 
     def _lost(self, client_id: str, why: str) -> None:
-        line = "session of {client_id} is lost: {why}"
-        self.log.error(line, client_id=client_id, why=why)
+        self.log.error("session of {client_id} is lost: {why}", client_id=client_id, why=why)
 
     def settled(self, filters: list[str]) -> Deferred[None]:
         """Fires when the other nodes have these filters, or are slow to."""

@@ -3,10 +3,11 @@
     user, password --> a token that goes along with everything; another when etcd takes it no more
     put, remove, equals, absent --> transaction --> Answer: done or not, revision, what was read
     range_of, lease_*                                '--next endpoint where one does not answer
-    Watch <-- events in the order of their revisions, from one on
+                                                     '--another at once where one alone hangs
 
-Promise: an answer or a failure (`EtcdError`) within `TIMEOUT`; a change that failed may have been
-made all the same, so whoever asks again asks for what may be done twice. Keys and values are bytes.
+Promise: an answer or a failure (`EtcdError`) within `TIMEOUT`, in half a second (`Hangs`) where the
+member that is asked hangs and another does not. A change that failed may have been made all the
+same, so whoever asks again asks for what may be done twice. Keys and values are bytes.
 
 etcd 3.4 and later: https://etcd.io/docs/v3.5/dev-guide/api_grpc_gateway/
 """
@@ -16,22 +17,23 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 from twisted.internet.defer import Deferred
 from twisted.internet.error import TimeoutError as ConnectTimeout
-from twisted.internet.protocol import Protocol
 from twisted.python.failure import Failure
 
-__all__ = ["TIMEOUT", "Answer", "Etcd", "EtcdError", "Json", "Kv", "Watch", "absent", "equals"]
+from mqttd.cluster.hanging import Hanging
+
+__all__ = ["TIMEOUT", "Answer", "Etcd", "EtcdError", "Json", "Kv", "absent", "equals"]
 __all__ += ["created", "end_of", "get", "kv_of", "nested", "put", "remove", "remove_below"]
-__all__ += ["timed_out"]
+__all__ += ["Hangs", "Watching", "late", "text_of", "timed_out", "why_of"]
 
 #: Seconds for an answer. A member that has no majority takes seven to say so.
 TIMEOUT: Final = 2.0
-#: Bytes of one response of a watch that has not wholly come.
-_MOST: Final = 64 << 20
+#: Seconds between two looks at whether members that are watched answer.
+_LOOK: Final = 1.0
 
 Json = dict[str, Any]
 
@@ -42,6 +44,10 @@ class EtcdError(Exception):
     def __repr__(self) -> str:
         """Its text: operators read it where a client is refused, and not always is it etcd."""
         return str(self)
+
+
+class Hangs(EtcdError):
+    """The member that was asked does not answer, and others do: one of them is asked next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +72,8 @@ class Answer:
     nested: tuple[bool, ...] = ()
 
 
-def _text(data: bytes) -> str:
+def text_of(data: bytes) -> str:
+    """Bytes as etcd's JSON has them."""
     return b64encode(data).decode()
 
 
@@ -77,37 +84,37 @@ def end_of(prefix: bytes) -> bytes:
 
 def absent(key: bytes) -> Json:
     """A condition: there is no such key."""
-    return {"key": _text(key), "target": "CREATE", "create_revision": "0"}
+    return {"key": text_of(key), "target": "CREATE", "create_revision": "0"}
 
 
 def equals(key: bytes, changed: int) -> Json:
     """A condition: it has not changed since that revision."""
-    return {"key": _text(key), "target": "MOD", "mod_revision": str(changed)}
+    return {"key": text_of(key), "target": "MOD", "mod_revision": str(changed)}
 
 
 def created(key: bytes, revision: int) -> Json:
     """A condition: it is the one that was created in that revision."""
-    return {"key": _text(key), "target": "CREATE", "create_revision": str(revision)}
+    return {"key": text_of(key), "target": "CREATE", "create_revision": str(revision)}
 
 
 def put(key: bytes, value: bytes, lease: int = 0) -> Json:
     """A change: this is the value."""
-    return {"request_put": {"key": _text(key), "value": _text(value), "lease": str(lease)}}
+    return {"request_put": {"key": text_of(key), "value": text_of(value), "lease": str(lease)}}
 
 
 def remove(key: bytes) -> Json:
     """A change: it is gone."""
-    return {"request_delete_range": {"key": _text(key)}}
+    return {"request_delete_range": {"key": text_of(key)}}
 
 
 def remove_below(start: bytes, end: bytes) -> Json:
     """A change: all from `start` on and before `end` are gone."""
-    return {"request_delete_range": {"key": _text(start), "range_end": _text(end)}}
+    return {"request_delete_range": {"key": text_of(start), "range_end": text_of(end)}}
 
 
 def get(key: bytes) -> Json:
     """A question within a transaction."""
-    return {"request_range": {"key": _text(key)}}
+    return {"request_range": {"key": text_of(key)}}
 
 
 def nested(when: Json, then: Json) -> Json:
@@ -135,6 +142,15 @@ def _answer(said: Json, revision: int) -> Answer:
         if "response_txn" in each:
             nested.append(bool(each["response_txn"].get("succeeded")))
     return Answer(bool(said.get("succeeded")), revision, tuple(found), tuple(nested))
+
+
+class Watching(Protocol):
+    """What hears of changes from one member."""
+
+    endpoint: str
+
+    def give_up(self, text: str) -> None:
+        """That hangs."""
 
 
 class Etcd:
@@ -165,6 +181,14 @@ class Etcd:
         self.silent_since = 0.0
         #: Told what etcd has answered in place of what was asked for.
         self.refused: Callable[[str], object] = lambda text: None
+        #: A key that may be read; told which member hangs.
+        self.key = b"mqttd"
+        self.hung: Callable[[str], object] = lambda text: None
+        self.hanging = Hanging(reactor, self.endpoints, self._read, self._hangs)
+        #: What waits for an answer, and of whom.
+        self.watches: set[Watching] = set()
+        self._asked: dict[Deferred[Any], str] = {}
+        self._next_look = 0.0
         self.pool = HTTPConnectionPool(reactor, persistent=True)
         self.pool.maxPersistentPerHost = 16
         more = {} if tls is None else {"contextFactory": tls}
@@ -217,13 +241,19 @@ class Etcd:
     async def _ask(self, path: str, body: Json, patience: float = TIMEOUT) -> Json:
         endpoint = self.endpoints[self.at]
         asked: Deferred[Any] = Deferred.fromCoroutine(self._post(endpoint + path, body))
-        asked.addTimeout(patience, self.reactor, _late)
+        asked.addTimeout(patience, self.reactor, late)
+        self.hanging.await_soon(endpoint, asked)
+        self._asked[asked] = endpoint
         try:
             code, data = await asked
         except Exception as error:
-            why = _why(error, endpoint)[:300]
+            if asked not in self._asked:
+                raise Hangs(_hanging(endpoint)) from None
+            why = why_of(error, endpoint)[:300]
             self._unanswered(endpoint, why)
             raise EtcdError(f"{endpoint}: {why}"[:300]) from None
+        finally:
+            self._asked.pop(asked, None)
         try:
             said: Json = msgspec.json.decode(data)
         except ValueError:
@@ -242,6 +272,36 @@ class Etcd:
             self.silent_since = self.reactor.seconds()
         self.errors[endpoint] = why
         self.next_endpoint(endpoint)
+
+    # -- a member that hangs -------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """A few times a second: whether those that are watched answer."""
+        now = self.reactor.seconds()
+        if now >= self._next_look and len(self.endpoints) > 1:
+            self._next_look = now + _LOOK
+            for endpoint in {watch.endpoint for watch in self.watches}:
+                self.hanging.look(endpoint)
+
+    def _read(self, endpoint: str) -> Deferred[Any]:
+        body = {"key": text_of(self.key), "keys_only": True}
+        asked = Deferred.fromCoroutine(self._post(endpoint + "/v3/kv/range", body))
+        asked.addTimeout(TIMEOUT, self.reactor, late)
+        return asked.addCallback(_is_answer)
+
+    def _hangs(self, endpoint: str, other: str) -> None:
+        """What waits for it waits no more."""
+        if self.endpoints[self.at] == endpoint:
+            self.at = self.endpoints.index(other)
+        self._unanswered(endpoint, _hanging(endpoint))
+        self.hung(_hanging(endpoint))
+        for asked, at in list(self._asked.items()):
+            if at == endpoint:
+                self._asked.pop(asked, None)
+                asked.cancel()
+        for watch in list(self.watches):
+            if watch.endpoint == endpoint:
+                watch.give_up(_HANGS)
 
     async def _post(self, url: str, body: Json) -> tuple[int, bytes]:
         data = msgspec.json.encode(body)
@@ -272,14 +332,17 @@ class Etcd:
 
     async def range_of(self, prefix: bytes) -> Answer:
         """All that begin with this, by their keys."""
-        body = {"key": _text(prefix), "range_end": _text(end_of(prefix))}
-        said = await self.ask("/v3/kv/range", body)
+        body = {"key": text_of(prefix), "range_end": text_of(end_of(prefix))}
+        try:
+            said = await self.ask("/v3/kv/range", body)
+        except Hangs:
+            said = await self.ask("/v3/kv/range", body)
         found = tuple(kv_of(kv) for kv in said.get("kvs", ()))
         return Answer(True, int(said["header"]["revision"]), found)
 
     async def remove_all(self, prefix: bytes) -> None:
         """All that begin with this are gone."""
-        body = {"key": _text(prefix), "range_end": _text(end_of(prefix))}
+        body = {"key": text_of(prefix), "range_end": text_of(end_of(prefix))}
         await self.ask("/v3/kv/deleterange", body)
 
     # -- what it keeps -------------------------------------------------------------------------
@@ -320,14 +383,24 @@ def timed_out(seconds: float) -> str:
     return f"does not answer (timed out after {seconds:g} s)"
 
 
-def _late(result: Any, seconds: float) -> Any:
+def _hanging(endpoint: str) -> str:
+    return f"{endpoint}: {_HANGS}"
+
+
+def _is_answer(answered: tuple[int, bytes]) -> None:
+    """Raises EtcdError for what a member says that has no majority."""
+    if answered[0] >= 500:
+        raise EtcdError(str(answered[0]))
+
+
+def late(result: Any, seconds: float) -> Any:
     """No answer in time. Who gives up is told of a connection that was closed: by us."""
     if isinstance(result, Failure):
         raise EtcdError(timed_out(seconds))
     return result
 
 
-def _why(error: Any, endpoint: str) -> str:
+def why_of(error: Any, endpoint: str) -> str:
     """What has gone wrong, and what may be the matter."""
     if isinstance(error, EtcdError):
         return str(error)
@@ -345,101 +418,6 @@ def _is_unknown(error: str) -> bool:
     return any(text in error for text in _UNKNOWN)
 
 
+_HANGS: Final = "hangs: others answer, one of them is asked now"
 _LOG_IN: Final = "/v3/auth/authenticate"
 _UNKNOWN: Final = ("invalid auth token", "user name is empty", "revision of auth store is old")
-
-
-class Watch(Protocol):
-    """What changes below `prefix` from `revision` on.
-
-    `told(revision, events)` gets those of one response, each a `Kv` and whether it was removed;
-    `ended(text)` is called once, when no more come.
-    """
-
-    def __init__(
-        self,
-        etcd: Etcd,
-        prefix: bytes,
-        revision: int,
-        told: Callable[[int, list[tuple[Kv, bool]]], object],
-        ended: Callable[[str], object],
-    ) -> None:
-        self.etcd = etcd
-        self.told = told
-        self.ended: Callable[[str], object] | None = ended
-        self.endpoint = etcd.endpoints[etcd.at]
-        self._rest = b""
-        create = {
-            "key": _text(prefix),
-            "range_end": _text(end_of(prefix)),
-            "start_revision": str(revision),
-        }
-        body = msgspec.json.encode({"create_request": create})
-        asked: Deferred[Any] = etcd.client.post(
-            self.endpoint + "/v3/watch", data=body, headers=etcd.headers, unbuffered=True
-        )
-        self._asked: Deferred[Any] | None = asked
-        asked.addTimeout(TIMEOUT, etcd.reactor, _late)
-        asked.addCallbacks(self._answered, self._failed)
-
-    def _answered(self, response: Any) -> None:
-        self._asked = None
-        response.deliverBody(self)
-
-    def _failed(self, failure: Failure) -> None:
-        self._asked = None
-        self._end(_why(failure.value, self.endpoint))
-
-    def stop(self) -> None:
-        """No more is wanted."""
-        self.ended = None
-        if self._asked is not None:
-            self._asked.cancel()
-        elif self.transport is not None:
-            self.transport.loseConnection()
-
-    def _end(self, text: str) -> None:
-        ended, self.ended = self.ended, None
-        if ended is not None:
-            self.etcd.next_endpoint(self.endpoint)
-            if self.transport is not None:
-                self.transport.loseConnection()
-            ended(f"{self.endpoint}: {text}")
-
-    # -- told by Twisted -----------------------------------------------------------------------
-
-    def connectionMade(self) -> None:
-        """The response begins."""
-        if self.ended is None and self.transport is not None:
-            self.transport.loseConnection()
-
-    def dataReceived(self, data: bytes) -> None:
-        """A response a line."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            if self.ended is None:
-                return
-            if line:
-                try:
-                    self._line(msgspec.json.decode(line))
-                except (ValueError, KeyError, TypeError) as error:
-                    self._end(f"cannot be understood: {error!r}")
-        if len(self._rest) > _MOST:
-            self._end("a response is too large")
-
-    def _line(self, said: Json) -> None:
-        result = said.get("result")
-        if result is None or result.get("canceled"):
-            why = said.get("error") or (result or {}).get("cancel_reason") or "compacted"
-            self._end(str(why))
-            return
-        events = [
-            (kv_of(event["kv"]), event.get("type") == "DELETE")
-            for event in result.get("events", ())
-        ]
-        if events:
-            self.told(int(result["header"]["revision"]), events)
-
-    def connectionLost(self, reason: Failure | None = None) -> None:
-        """The response is over."""
-        self._end("the watch has ended")

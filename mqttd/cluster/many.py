@@ -3,7 +3,8 @@
     transaction, transaction, ... --a turn, or until one of `AT_ONCE` is answered--> one request,
                                     each nested in it --> each its own answer
 
-Promise: as `Etcd.transaction`, each by itself; no two that change one key are in one request.
+Promise: as `Etcd.transaction`, each by itself, asked again where a member hangs: who asks looks at
+what there is where it has been done already. No two that change one key are in one request.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 
-from mqttd.cluster.etcd import Answer, Etcd, EtcdError, Json
+from mqttd.cluster.etcd import Answer, Etcd, EtcdError, Hangs, Json
 
 __all__ = ["Many"]
 
@@ -74,8 +75,12 @@ class Many:
         return some
 
     async def _ask(self, some: list[tuple[Json, Deferred[Answer]]]) -> None:
+        said = [each for each, _ in some]
         try:
-            found = await self.etcd.nested([said for said, _ in some])
+            try:
+                found = await self.etcd.nested(said)
+            except Hangs:
+                found = await self.etcd.nested(said)
         except EtcdError as error:
             for _, answer in some:
                 answer.errback(EtcdError(str(error)))
