@@ -255,12 +255,14 @@ class Roles:
             drawer.when_kept(lambda: os.replace(self.path, f"{self.path}.moved"))
         return bad
 
-    def when_kept(self, told: Callable[[], None]) -> None:
-        """Call `told` when every change so far outlasts the process, as far as one does."""
+    def when_kept(self, told: Callable[[str], None]) -> None:
+        """Call `told("")` when every change so far outlasts the process, as far as one does; or
+        with the reason when that has to wait: the store cannot be written.
+        """
         if self.drawer is None:
-            told()
+            told("")
         else:
-            self.drawer.when_kept(told)
+            self.drawer.when_sure(told)
 
     # -- inside --------------------------------------------------------------------------------
 

@@ -89,6 +89,23 @@ def test_bans_say_of_the_store_what_is_wrong_and_nobody_waits_to_be_told(brokers
     assert [ban["value"] for ban in bans] == ["waits", "after"]
 
 
+def test_of_a_role_that_is_not_stored_yet_nobody_waits_to_be_told(brokers: Brokers) -> None:
+    """The command waited for 30 s and said that the broker did not answer."""
+    assert brokers.broker is not None
+    role = ("roles", "put", "readers", "--rule", '{allow, all, subscribe, ["a/#"]}')
+    limit(brokers, 4096)
+    run(brokers.broker, "bans", "add", "client_id", "waits")  # the store is found to fail
+    said = run(brokers.broker, *role)
+    assert said.returncode == 1 and "store.db cannot be written" in said.stderr
+    limit(brokers, UNLIMITED)
+    assert brokers.broker.says("store works again")
+    told(brokers.broker, *role)
+    limit(brokers, 4096)
+    said = run(brokers.broker, "roles", "del", "readers")
+    assert said.returncode == 1 and "this holds, but is not stored yet" in said.stderr
+    limit(brokers, UNLIMITED)
+
+
 def test_the_broker_is_killed_while_its_disk_is_full(brokers: Brokers) -> None:
     """What was acknowledged before is there; what waited may be."""
     brokers.resume("away").subscribe("t", qos=1)

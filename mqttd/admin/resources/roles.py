@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
 from twisted.internet.defer import Deferred
@@ -58,6 +58,10 @@ class Done(Struct):
     roles: int
     groups: int
     members: int
+
+
+#: What is said of a change that waits for the store.
+_UNKEPT: Final = "this holds, but is not stored yet, and lost if the broker is killed"
 
 
 class RolesResource:
@@ -186,8 +190,16 @@ class RolesResource:
             raise ApiError(507, "not_stored", f"the roles cannot be kept: {error}") from None
 
     def _when_kept(self, answer: Any) -> Deferred[Any]:
-        """The answer, once what was changed outlasts the process."""
+        """The answer, once what was changed outlasts the process; 507 if it cannot for now."""
         kept: Deferred[Any] = Deferred()
-        self._roles().when_kept(lambda: kept.callback(answer))
+
+        def told(why: str) -> None:
+            if why:
+                text = f"{_UNKEPT}: {why}"
+                kept.errback(ApiError(507, "not_stored_yet", text))
+            else:
+                kept.callback(answer)
+
+        self._roles().when_kept(told)
         self.parts.broker.perform_later()  # what this turn has told the journal is written now
         return kept
