@@ -124,6 +124,9 @@ class Inland(Edge):
         self.flying: int = 0
         #: Others fill the link.
         self.waits: bool = False
+        #: What is still to go of a channel that is over, and what says that it is.
+        self.rest: bytes = b""
+        self.last: bytes = b""
 
     def flush(self, channel: Connection) -> None:
         """See `Edge.flush`."""
@@ -159,7 +162,10 @@ class Inland(Edge):
     def go_on(self) -> None:
         """There is room on the link."""
         self.waits = False
-        self._flush(True)
+        if self.last:
+            self._part(True)
+        else:
+            self._flush(True)
 
     def _flush(self, is_next: bool) -> None:
         channel = self.channel
@@ -170,14 +176,36 @@ class Inland(Edge):
                 self._pass(channel, is_next)
 
     def shut(self, channel: Connection) -> None:
-        """See `Edge.shut`."""
+        """See `Edge.shut`; what the client would take, and the link had no room for, goes first."""
         self.relays.shut(self)
-        said = bytes((channel.reason_code,)) + channel.close_reason.encode()
-        if self.link.state == OPEN:
-            self.link.put(numbered(frames.DOWN_END, self.number, said))
+        link = self.link
+        if link.state == OPEN:
+            said = bytes((channel.reason_code,)) + channel.close_reason.encode()
+            self.last = numbered(frames.DOWN_END, self.number, said)
+            if channel.out is not None and self.flying < WINDOW:
+                self.rest = _some(channel, WINDOW - self.flying)
+                channel.bytes_sent += len(self.rest)
+            if not self.waits:
+                self._part(not link.is_awaited())
         self.relays.broker.backlog -= channel.backlogged
         channel.backlogged = 0
         self.channel = None
+
+    def _part(self, is_next: bool) -> None:
+        """As `_pass`, of what is left; then the end."""
+        link = self.link
+        while self.rest and is_next and link.state == OPEN and link.has_place():
+            data = self.rest
+            self.rest = data[PIECE:]
+            link.send(numbered(frames.DOWN, self.number, data[:PIECE]))
+            is_next = not link.is_awaited()
+        if link.state != OPEN:
+            return
+        if self.rest:
+            self.waits = True
+            link.line_up(self.go_on)
+        else:
+            link.put(self.last)
 
     def pause(self, channel: Connection) -> None:
         """See `Edge.pause`."""

@@ -61,8 +61,8 @@ def turns(clock: Clock, seconds: float) -> None:
         clock.advance(0.05)
 
 
-def failed(asked: Deferred[Any]) -> list[BaseException]:
-    errors: list[BaseException] = []
+def failed(asked: Deferred[Any]) -> list[BaseException | None]:
+    errors: list[BaseException | None] = []
 
     def take(failure: Failure) -> None:
         errors.append(failure.value)

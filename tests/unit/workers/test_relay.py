@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mqttd.codec.packets import Publish
 from mqttd.codec.serializer import serialize
-from mqttd.mesh.frames import DOWN, UP, UP_END, number_of, split
+from mqttd.mesh.frames import DOWN, DOWN_END, UP, UP_END, number_of, split
 from mqttd.mesh.link import Link, Stream
 from mqttd.mesh.mesh import Other
 from mqttd.session.channel import Channel
@@ -142,3 +142,43 @@ def test_what_relayed_clients_are_sent_leaves_room_for_publishers() -> None:
     assert had[1] == b"".join(b"%05d" % n for n in range(size // 5))
     assert all(len(each) == size for each in had.values())
     assert not any(channel.out_bytes or channel.blocked for channel in channels)
+
+
+def test_the_last_words_to_a_client_wait_for_room_and_go_before_its_end() -> None:
+    """The link was full, or what was on it was handled late: the client was not told why."""
+    node = MemoryBroker()
+    wire = Wire()
+    link = Link(node.broker, Stream(wire), 2)
+    link.wraps = True
+    link.bound(0)
+    relays = Relays(node.broker, lambda number, kind, body: None)
+    channels = []
+    for number in range(3):
+        inland = Inland(relays, link, number, "", 0)
+        relays.inlands[(2, number)] = inland
+        inland.channel = Channel(node.broker, inland, -1, "")
+        channels.append(inland.channel)
+    for channel in channels[:2]:
+        channel.send(bytes(READ))
+    node.broker.perform()
+    for channel in channels:
+        channel.send(b"last")
+        channel.end("kicked")
+    node.broker.perform()
+    seen: dict[int, list[bytes]] = {number: [] for number in range(3)}
+    for _ in range(100):
+        at = 0
+        while at < len(wire.data):
+            body, end = split(wire.data, at)
+            if wire.data[at] in (DOWN, DOWN_END):
+                kind = b"end" if wire.data[at] == DOWN_END else b""
+                seen[number_of(wire.data[body:])].append(kind or wire.data[body + 8 : end])
+            at = end
+        wire.data = b""
+        link.taken(link.flight.written)
+        node.broker.perform()
+        node.run_soon()
+    for number, parts in seen.items():
+        assert parts[-1] == b"end" and parts.count(b"end") == 1
+        assert b"".join(parts[:-1]) == (bytes(READ) if number < 2 else b"") + b"last"
+    assert not relays.inlands
