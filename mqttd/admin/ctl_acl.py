@@ -13,7 +13,7 @@ import argparse
 from collections.abc import Callable
 from typing import Any
 
-from mqttd.admin.ctl_client import CtlError, client_of
+from mqttd.admin.ctl_client import CtlError, at_this_node, client_of
 from mqttd.admin.ctl_print import counted, done, print_json, print_pairs, print_table, printable
 
 __all__ = ["add_commands"]
@@ -57,7 +57,7 @@ def add_commands(add: Callable[..., Any], acl: Any) -> None:
 
 def _reload(options: argparse.Namespace) -> None:
     answer = client_of(options).request("POST", "/acl/reload")
-    done(options, answer, "the new rules are in force")
+    done(options, answer, "the new rules are in force" + at_this_node(options))
 
 
 def _rules(options: argparse.Namespace) -> None:
@@ -198,4 +198,5 @@ def _shadow(options: argparse.Namespace) -> None:
 
 def _promote(options: argparse.Namespace) -> None:
     answer = client_of(options).request("POST", "/acl/promote")
-    done(options, answer, f"the candidate is in force; the old rules are {answer['backup']}")
+    text = f"the candidate is in force; the old rules are {answer['backup']}"
+    done(options, answer, text + at_this_node(options))

@@ -21,7 +21,7 @@ from urllib.parse import urlencode, urlsplit
 if TYPE_CHECKING:
     from mqttd.config.schema import Config
 
-__all__ = ["Client", "CtlError", "NoBroker", "client_of", "config_of", "of_node"]
+__all__ = ["Client", "CtlError", "NoBroker", "at_this_node", "client_of", "config_of", "of_node"]
 
 #: Seconds to wait for an answer.
 TIMEOUT: Final = 30.0
@@ -194,6 +194,18 @@ def config_of(options: argparse.Namespace) -> Config:
         raise CtlError(f"the configuration has mistakes: {error.mistakes[0]}") from None
     except OSError as error:
         raise CtlError(f"{path}: {error.strerror}") from None
+
+
+def at_this_node(options: argparse.Namespace) -> str:
+    """A clause for who has changed users or rules of one node of a cluster; empty where it is in
+    none, or where its configuration is not here."""
+    if getattr(options, "url", None):
+        return ""
+    try:
+        alone = config_of(options).cluster.kind == "none"
+    except CtlError:
+        return ""
+    return "" if alone else "; this node alone: other nodes of the cluster have files of their own"
 
 
 def client_of(options: argparse.Namespace) -> Client:

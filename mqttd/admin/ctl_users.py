@@ -19,7 +19,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from mqttd.admin.ctl_client import CtlError, NoBroker, client_of, config_of
+from mqttd.admin.ctl_client import CtlError, NoBroker, at_this_node, client_of, config_of
 from mqttd.admin.ctl_print import done, print_json, print_table, printable
 
 __all__ = ["add_commands", "new_password"]
@@ -77,7 +77,7 @@ def _auth_list(options: argparse.Namespace) -> None:
 
 def _auth_reload(options: argparse.Namespace) -> None:
     answer = client_of(options).request("POST", "/auth/reload")
-    done(options, answer, "users and keys were read again")
+    done(options, answer, "users and keys were read again" + at_this_node(options))
 
 
 # -- users
@@ -166,7 +166,11 @@ def _list(options: argparse.Namespace) -> None:
 
 
 def _tell(options: argparse.Namespace, reason: str) -> str:
-    """Have a running broker read its files again, with why; says in a clause what came of it."""
+    """Have a running broker read its files again, with why; says in clauses what came of it."""
+    return _told(options, reason) + at_this_node(options)
+
+
+def _told(options: argparse.Namespace, reason: str) -> str:
     try:
         client_of(options).request("POST", "/auth/reload", {"reason": reason[:1000]})
     except NoBroker:

@@ -258,3 +258,18 @@ def test_17_a_command_that_asks_no_node_by_its_name_says_so(
     with pytest.raises(SystemExit) as ended:
         ctl.main(["--socket", "/nowhere", *argv.split()])
     assert ended.value.code == 2 and said in capsys.readouterr().err
+
+
+def test_a_node_of_a_cluster_says_that_its_users_are_its_own(
+    config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_users(monkeypatch, config, "add", "bob", password="one\n") == 0
+    assert "this node" not in capsys.readouterr().out
+    monkeypatch.setenv("MQTTD__NODE__NAME", "a")
+    monkeypatch.setenv("MQTTD__CLUSTER__KIND", "etcd")
+    monkeypatch.setenv("MQTTD__CLUSTER__ENDPOINTS", '["http://127.0.0.1:1"]')
+    monkeypatch.setenv("MQTTD__CLUSTER__BIND", "127.0.0.1:0")
+    for argv, password in ((["passwd", "bob"], "two\n"), (["del", "bob"], "")):
+        assert run_users(monkeypatch, config, *argv, password=password) == 0
+        told = capsys.readouterr().out
+        assert "this node alone: other nodes of the cluster have files of their own" in told
