@@ -137,7 +137,7 @@ def _info(options: argparse.Namespace, log: LogReader, out: TextIO) -> int:
             file=out,
         )
     for name, group in known.items():
-        print(f"group   {name}: {_group(group, log.log_id, bounds)}", file=out)
+        print(f"group   {name}: {_group(group, log, bounds)}", file=out)
     for line in skipped[:MOST_SKIPPED]:
         print(f"skipped {line}; it keeps nothing", file=out)
     if len(skipped) > MOST_SKIPPED:
@@ -145,12 +145,12 @@ def _info(options: argparse.Namespace, log: LogReader, out: TextIO) -> int:
     return 0
 
 
-def _group(group: dict[str, Any], log_id: str, bounds: dict[str, Bounds]) -> str:
+def _group(group: dict[str, Any], log: LogReader, bounds: dict[str, Bounds]) -> str:
     """How far a group is; one that does not read is not behind."""
     read = ", ".join(f"{node} {offset}" for node, offset in group["nodes"].items())
     if group["readers"] > 1:
         read += f" by the slowest of {group['readers']} queries"
-    if group.get("log") != log_id:
+    if group.get("log") != log.log_id:
         return f"read to {read} of another log"
     at = _time(round(group["time"] * 1e6))
     if group.get("stopped"):
@@ -158,9 +158,20 @@ def _group(group: dict[str, Any], log_id: str, bounds: dict[str, Bounds]) -> str
     if time.time() - group["time"] > SILENT:
         return f"read to {read}; not heard of since {at}"
     behind = sum(
-        bounds[node].latest - offset for node, offset in group["nodes"].items() if node in bounds
+        _unread(log, node, offset, bounds[node].latest)
+        for node, offset in group["nodes"].items()
+        if node in bounds
     )
     return f"read to {read}; {behind} behind"
+
+
+def _unread(log: LogReader, node: str, start: int, end: int) -> int:
+    """Events that there are in [start, end): none that is lost, and no offset that was skipped."""
+    return sum(
+        min(one.end, end) - max(one.base, start)
+        for one in log.blocks(node, start, end, whole=False)
+        if not one.gap
+    )
 
 
 def _verify(log: LogReader, out: TextIO) -> int:

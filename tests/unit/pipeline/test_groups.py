@@ -12,11 +12,12 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from mqttd.pipeline.log import groups as groups_module
+from mqttd.pipeline.log.blocks import FLAG_DAMAGE, FLAG_SKIP, encode_gap
 from mqttd.pipeline.log.groups import MOST_BYTES, commit_group, groups, readers
 from mqttd.pipeline.log.reader import LogReader
 from mqttd.pipeline.log.retention import Retention, slowest
 from mqttd.pipeline.log.tools import run
-from mqttd.pipeline.log.writer import Writer
+from mqttd.pipeline.log.writer import Encoded, Writer
 from tests.unit.pipeline.logs import NODE, fill, written
 from tests.unit.pipeline.test_source import stream
 
@@ -265,6 +266,22 @@ def test_one_log_has_one_group_without_a_name_for_its_reader(tmp_path: Path) -> 
     log.commit("old", {NODE: 2})
     assert os.listdir(tmp_path / "groups") == ["old.json"]
     assert groups(str(tmp_path))["old"]["nodes"] == {NODE: 2}
+
+
+@pytest.mark.parametrize("kind", [0, FLAG_SKIP, FLAG_DAMAGE])
+def test_a_group_is_behind_by_events_that_there_are(tmp_path: Path, kind: int) -> None:
+    """A start after a power cut skips the offsets that may have been given: nobody is behind."""
+    writer = Writer(str(tmp_path), NODE)
+    fill(writer, 1)
+    gap = encode_gap(10, 5_000, 1, "skipped", kind=kind)
+    writer.write([Encoded(10, 5_000, gap, gap=True)])
+    fill(writer, 1)
+    writer.close()
+    for read, behind in ((0, 20), (4, 16), (10, 10), (3_000, 10), (5_013, 7), (5_020, 0)):
+        LogReader(str(tmp_path)).commit(f"g{read}", {NODE: read})
+        out = io.StringIO()
+        assert run(argparse.Namespace(events_command="info"), str(tmp_path), out) == 0
+        assert f"group   g{read}: read to mqttd {read}; {behind} behind\n" in out.getvalue()
 
 
 def test_a_reader_that_has_seen_enough_is_no_error_of_the_log(tmp_path: Path) -> None:
