@@ -226,11 +226,12 @@ class Assembly(MultiService):
         self.worker: Worker | None = None
         if self.place is None:
             return
-        from mqttd.workers.worker import Worker
+        from mqttd.workers.worker import ALARM, Worker
 
         self.worker = Worker(self.broker, self.engine, self.reactor, self.place)
         self.sys_topics.figures = self.worker.sums
         self.sys_topics.silent = not self._is_first()
+        self.sys_topics.told_if_silent = frozenset((ALARM,))
         # What has changed in a file all workers see: the audit hears of it once.
         self.reports.audited = self.worker.audited
         self.worker.commons.roles = self.roles

@@ -113,6 +113,9 @@ class SysTopics:
         self.figures: Callable[[], tuple[dict[str, int], dict[str, int]]] = self._own
         #: Another worker of this broker publishes them.
         self.silent = False
+        #: Alarms that are told nevertheless: that other worker may be what they are about.
+        self.told_if_silent: frozenset[str] = frozenset()
+        self._started = False
         #: The most clients that were connected when the figures were taken.
         self.clients_maximum: int = 0
         self._publishing = LoopingCall(self.publish)
@@ -121,19 +124,23 @@ class SysTopics:
 
     def start(self) -> None:
         """Publish now and in every interval from here on."""
+        self._started = True
         if self.interval > 0 and not self._publishing.running and not self.silent:
             done: Deferred[LoopingCall] = self._publishing.start(self.interval, now=True)
             done.addErrback(lambda failure: self._log.failure("$SYS topics stopped", failure))
 
     def stop(self) -> None:
         """Publish no more; what is retained stays."""
+        self._started = False
         if self._publishing.running:
             self._publishing.stop()
 
     def take_over(self, interval: float) -> None:
         """Publish in another interval; 0 publishes no more."""
+        started = self._started
         running = self._publishing.running
         self.stop()
+        self._started = started
         before, self.interval = self.interval, interval
         if running or not before:
             self.start()
@@ -195,9 +202,15 @@ class SysTopics:
     def alarm(self, event: str, fields: dict[str, object]) -> None:
         """An alarm was raised or cleared: tell it in the next turn, in a message of its own."""
         topic = ALARM_TOPICS.get(event)
-        if topic is not None and self._publishing.running:
+        if topic is not None and self._tells(fields["alarm"]):
             told = {"name": fields["alarm"], "message": fields["text"], "at": self.wall()}
             payload = json.dumps(told).encode()
             # Alarms are raised in the middle of other things.
             clock = self._publishing.clock
             clock.callLater(0, self.broker.publish_text, self._emq_prefix() + topic, payload)
+
+    def _tells(self, alarm: object) -> bool:
+        """Whether it is ours to publish that this alarm was raised or cleared."""
+        if self.silent:
+            return self._started and self.interval > 0 and alarm in self.told_if_silent
+        return bool(self._publishing.running)

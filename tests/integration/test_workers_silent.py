@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker
+from tests.support.client import RawClient
 from tests.support.ctl import told as ctl
 from tests.support.waiting import until
 
@@ -116,5 +118,29 @@ def test_17_a_worker_that_is_down_is_an_alarm_and_a_metric(tmp_path: Path) -> No
         past = alarms(broker, "past")
         assert any(text.startswith("worker 2 ended by SIGKILL: ") for _, text in past)
         assert broker.says("worker 1 ended by SIGKILL: who is its client waits")
+    finally:
+        broker.stop()
+
+
+def test_who_is_at_worker_2_hears_in_sys_that_worker_1_is_down(tmp_path: Path) -> None:
+    """The figures there are worker 1's to publish; this it cannot."""
+    broker = start_broker(tmp_path, node={"workers": 2})
+    try:
+        for number in range(16):
+            client = RawClient(broker.port)
+            client.connect(f"c{number}")
+        shown = json.loads(ctl(broker, "--json", "clients", "list"))["clients"]
+        name = next(one["client_id"] for one in shown if one["worker"] == 2)
+        client = RawClient(broker.port)
+        client.connect(name)
+        client.subscribe("$SYS/brokers/+/alarms/#")
+        workers = json.loads(ctl(broker, "--json", "status"))["workers"]
+        os.kill(workers[0]["pid"], signal.SIGKILL)
+        for verb in ("activate", "deactivate"):
+            told = client.wait_for(mq.PUBLISH, 30)
+            assert told.topic.endswith(f"/alarms/{verb}")
+            said = json.loads(told.payload)
+            assert said["name"] == "worker_down"
+            assert said["message"].startswith("worker 1 ended by SIGKILL: ")
     finally:
         broker.stop()

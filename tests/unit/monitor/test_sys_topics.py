@@ -72,6 +72,41 @@ def test_interval_0_publishes_nothing(broker: Broker) -> None:
     assert len(broker.retainer) == 0
 
 
+def test_who_leaves_the_topics_to_another_worker_tells_of_it_alone(broker: Broker) -> None:
+    clock = Clock()
+    topics = SysTopics(broker, 10.0, clock, wall=lambda: 1_700_000_000.0)
+    topics.silent = True
+    topics.told_if_silent = frozenset(("worker_down",))
+    client = MemoryClient(broker, "a")
+    client.subscribe("$SYS/brokers/+/alarms/#")
+    down: dict[str, object] = {"alarm": "worker_down", "text": "worker 1 has ended"}
+    topics.alarm("alarm raised", down)
+    clock.advance(0)
+    assert seen(client) == {}  # not started yet
+    topics.start()
+    topics.alarm("alarm raised", {"alarm": "dashboard", "text": "none"})
+    topics.alarm("alarm raised", down)
+    clock.advance(0)
+    ((topic, payload),) = seen(client).items()
+    assert topic.endswith("/alarms/activate")
+    assert '"worker_down"' in payload
+    topics.alarm("alarm cleared", down)
+    clock.advance(0)
+    assert [topic.rpartition("/")[2] for topic in seen(client)] == ["deactivate"]
+    topics.take_over(0)
+    topics.alarm("alarm raised", down)
+    clock.advance(0)
+    assert seen(client) == {}
+    topics.take_over(10.0)
+    topics.alarm("alarm raised", down)
+    clock.advance(0)
+    assert len(seen(client)) == 1
+    topics.stop()
+    topics.alarm("alarm raised", down)
+    clock.advance(0)
+    assert seen(client) == {}
+
+
 def test_hash_does_not_see_the_brokers_own_topics(broker: Broker) -> None:
     client = MemoryClient(broker, "a")
     client.subscribe("#")
