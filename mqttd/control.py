@@ -162,7 +162,9 @@ class Control(MultiService):
     def held(self) -> int:
         """Bytes of answers that nobody has read yet."""
         return sum(
-            service.site.crowd.held for service in (self.tcp, self.page) if service is not None
+            service.site.crowd.held
+            for service in (self.socket, self.tcp, self.page)
+            if service is not None
         )
 
     def start_audit(self) -> None:

@@ -24,12 +24,14 @@ from twisted.web.resource import IResource
 from zope.interface import implementer
 
 from mqttd.admin.requests import ADMINISTRATOR, CALLER, LOCAL, NOTE, Caller, set_caller
-from mqttd.admin.site import site_of
+from mqttd.admin.site import MOST, Crowd, site_of
 from mqttd.net.sockets import is_alive
 
 __all__ = ["AdminService", "AdminSocketError", "LocalDoor", "claim"]
 
 SOCKET_MODE: Final = 0o600
+#: Doors of a supervisor: its socket, TCP and the page.
+DOORS: Final = 3
 
 
 class AdminSocketError(Exception):
@@ -50,7 +52,10 @@ class AdminService(Service):
         claim(path)
         self.path = path
         self.reactor = reactor
-        self.site: Any = site_of(LocalDoor(resource, behind), max_body, reactor=reactor)
+        # All are of one house here; a supervisor asks for whom it has at all its doors.
+        most = DOORS * MOST if behind else MOST
+        crowd = Crowd(most, most)
+        self.site: Any = site_of(LocalDoor(resource, behind), max_body, crowd, reactor=reactor)
         self.port: Any = None
 
     def startService(self) -> None:

@@ -9,8 +9,8 @@ path that is too long. Here a connection has one request a turn of the loop, if 
 time (`mqttd.admin.turns`), none while the peer does not read, and `TIMEOUT` seconds for each, from
 the end of the one before until it is whole.
 
-What its peer does not read of an answer is in our memory: where that is more than `UNREAD` bytes,
-who has read nothing for longest goes.
+What its peer does not read of an answer is in our memory: where that is more than `UNREAD` bytes
+and one as large as a body may be, who has read nothing for longest goes.
 
 Promise: a request's body is refused, not buffered, beyond the site's `max_body` bytes, and beyond
 `STRANGER` where nobody knows who asks; forms are not taken apart. HTTP/1.1 alone.
@@ -40,7 +40,7 @@ MOST: Final = 512
 EACH: Final = 384
 #: Seconds without a whole request after which a connection makes room for another.
 SILENT: Final = 1.0
-#: Bytes of answers that the peers of a door have not read.
+#: Bytes of answers that the peers of a door have not read, besides one that is large.
 UNREAD: Final = 32 << 20
 #: Bytes of the body of a request that shows nothing: a log-in is smaller.
 STRANGER: Final = 64 << 10
@@ -71,6 +71,8 @@ class Crowd:
         #: Bytes that wait for peers who do not read, of the longest ago first; and in all.
         self._unread: dict[Any, int] = {}
         self.held = 0
+        #: The most of them.
+        self.unread = UNREAD
 
     def enter(self, channel: Any, house: str, now: float) -> bool:
         """One more; False if it is one too many."""
@@ -98,7 +100,7 @@ class Crowd:
         """A peer does not read, and so many bytes are there for it."""
         self.held += size - self._unread.get(channel, 0)
         self._unread[channel] = size
-        while self.held > UNREAD:
+        while self.held > self.unread:
             first = next(iter(self._unread))
             self.ended += 1
             self.reads(first)
@@ -339,7 +341,7 @@ def site_of(
 ) -> Any:
     """What serves `resource` and refuses bodies of more than `max_body` bytes.
 
-    Who comes over a network is counted by `crowd`; `known(request)` says, of a request whose head
+    Who connects is counted by `crowd`; `known(request)` says, of a request whose head
     has come, whether somebody who is known sends it (None: everybody is).
     """
     site: Any = _Site(  # type: ignore[no-untyped-call]
@@ -352,7 +354,7 @@ def site_of(
     site.turns = Turns(site.reactor)
     site.crowd = crowd
     site.known = known
-    site.max_body = max_body
+    limit_body(site, max_body)
     site.displayTracebacks = False
     site.noisy = False
     return site
@@ -361,3 +363,6 @@ def site_of(
 def limit_body(site: Any, max_body: int) -> None:
     """Refuse bodies of more than `max_body` bytes from now on."""
     site.max_body = max_body
+    if site.crowd is not None:
+        # What came in as one body is shown in one answer, which nobody can have read at once.
+        site.crowd.unread = UNREAD + max_body

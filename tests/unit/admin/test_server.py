@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
+from twisted.internet.address import UNIXAddress
+from twisted.internet.task import Clock
+from twisted.internet.testing import StringTransport
+from twisted.web.resource import Resource
 
-from mqttd.admin.server import AdminSocketError, claim
+from mqttd.admin.server import AdminService, AdminSocketError, claim
 
 
 def test_a_free_path_is_fine(tmp_path: Path) -> None:
@@ -53,3 +58,31 @@ def test_a_socket_left_behind_is_removed(tmp_path: Path) -> None:
         bound.bind(str(path))
     claim(str(path))
     assert not path.exists()
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_what_nobody_reads_is_bounded_though_one_answer_may_be_large(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: bool
+) -> None:
+    """Four hundred that had asked for a message of 900 kB and read nothing kept 460 MB."""
+    monkeypatch.setattr("mqttd.admin.site.UNREAD", 25_000)
+    resource: Any = Resource()
+    service = AdminService(resource, str(tmp_path / "s"), Clock(), 50_000, behind)
+    crowd = service.site.crowd
+
+    def unread(size: int) -> Any:
+        protocol = service.site.buildProtocol(UNIXAddress(None))
+        transport: Any = StringTransport()
+        protocol.makeConnection(transport)
+        transport.producer.pauseProducing()
+        protocol.write(bytes(size))
+        return transport
+
+    large = unread(50_000)
+    assert not large.disconnected and crowd.held == 50_000
+    small = [unread(10_000) for _ in range(3)]
+    assert large.disconnected and crowd.held == 30_000
+    assert not any(each.disconnected for each in small)
+    small += [unread(10_000) for _ in range(20)]
+    assert crowd.held == 70_000
+    assert [each.disconnected for each in small] == [True] * 16 + [False] * 7
