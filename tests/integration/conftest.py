@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.support.broker import start_broker
+from tests.support.etcd import Etcd, start_etcd
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +26,11 @@ def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         yield broker.port
     finally:
         broker.stop()
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[Etcd]:
+    """An etcd of one member, of this test alone; some modules have another of this name."""
+    started = start_etcd(tmp_path / "etcd")
+    yield started
+    started.stop()

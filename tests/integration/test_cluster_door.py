@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.certificates import Authority
-from tests.support.etcd import Etcd, start_etcd
+from tests.support.etcd import Etcd
 from tests.support.nodes import asked, start_node
 
 pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture
-def etcd(tmp_path: Path) -> Iterator[Etcd]:
-    started = start_etcd(tmp_path / "etcd")
-    yield started
-    started.stop()
 
 
 def hello() -> bytes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from tests.support import packets as mq
 from tests.support.client import RawClient
 from tests.support.cut import Line
-from tests.support.etcd import Etcd, start_etcd
+from tests.support.etcd import Etcd
 from tests.support.nodes import start_node
 from tests.support.servers import free_port
 
@@ -21,13 +20,6 @@ pytestmark = pytest.mark.timeout(120)
 #: Seconds that bytes take, each way.
 FAR = 0.05
 LARGE, MANY = 8192, 3000
-
-
-@pytest.fixture
-def etcd(tmp_path: Path) -> Iterator[Etcd]:
-    started = start_etcd(tmp_path / "etcd")
-    yield started
-    started.stop()
 
 
 def test_a_stream_goes_over_a_long_way_as_over_a_short_one(etcd: Etcd, tmp_path: Path) -> None:

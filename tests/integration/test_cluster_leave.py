@@ -24,13 +24,6 @@ _STAYS = [(mq.SESSION_EXPIRY, 600)]
 
 
 @pytest.fixture
-def etcd(tmp_path: Path) -> Iterator[Etcd]:
-    started = start_etcd(tmp_path / "etcd")
-    yield started
-    started.stop()
-
-
-@pytest.fixture
 def nodes(etcd: Etcd, tmp_path: Path) -> Iterator[Nodes]:
     started = start_nodes(tmp_path, etcd, {"a": {}, "b": {}}, store={"kind": "sqlite"})
     assert started["a"].says("node b is linked")

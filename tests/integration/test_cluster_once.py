@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from tests.support import packets as mq
 from tests.support.broker import Broker
 from tests.support.client import RawClient
 from tests.support.cut import Line
-from tests.support.etcd import Etcd, start_etcd
+from tests.support.etcd import Etcd
 from tests.support.nats import start_nats
 from tests.support.nodes import STAYS, let_in, start_node, start_nodes
 from tests.support.servers import free_port
@@ -30,13 +29,6 @@ def slow(base, group):
     return write(base, group)
 writer.write = slow
 """
-
-
-@pytest.fixture
-def etcd(tmp_path: Path) -> Iterator[Etcd]:
-    started = start_etcd(tmp_path / "etcd")
-    yield started
-    started.stop()
 
 
 def reader_at(node: Broker) -> RawClient:

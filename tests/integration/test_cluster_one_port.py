@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.broker import start_broker, write_settings
 from tests.support.client import RawClient
-from tests.support.etcd import Etcd, start_etcd
+from tests.support.etcd import Etcd
 from tests.support.nodes import Nodes, asked, start_nodes
 from tests.support.servers import free_port
 from tests.support.waiting import until
@@ -21,13 +21,6 @@ pytestmark = pytest.mark.timeout(120)
 
 #: Clients: that all of them come to one of two nodes happens once in 2 ** 31 times.
 MANY = 32
-
-
-@pytest.fixture
-def etcd(tmp_path: Path) -> Iterator[Etcd]:
-    started = start_etcd(tmp_path / "etcd")
-    yield started
-    started.stop()
 
 
 @pytest.fixture

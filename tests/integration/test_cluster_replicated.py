@@ -15,19 +15,12 @@ from tests.support import packets as mq
 from tests.support.broker import Broker
 from tests.support.client import RawClient
 from tests.support.ctl import told
-from tests.support.etcd import Etcd, start_etcd
+from tests.support.etcd import Etcd
 from tests.support.nats import NatsServers, start_nats
 from tests.support.nodes import STAYS, let_in, start_node, start_nodes
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(180)
-
-
-@pytest.fixture
-def etcd(tmp_path: Path) -> Iterator[Etcd]:
-    started = start_etcd(tmp_path / "etcd")
-    yield started
-    started.stop()
 
 
 @pytest.fixture

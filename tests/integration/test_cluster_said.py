@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +12,12 @@ import pytest
 from tests.support.broker import Broker
 from tests.support.certificates import Authority
 from tests.support.ctl import PROGRAM, run
-from tests.support.etcd import Etcd, start_etcd
+from tests.support.etcd import Etcd
 from tests.support.nats import start_nats
 from tests.support.nodes import asked, start_node, start_nodes
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture
-def etcd(tmp_path: Path) -> Iterator[Etcd]:
-    started = start_etcd(tmp_path / "etcd")
-    yield started
-    started.stop()
 
 
 def alarm(node: Broker, name: str) -> str:

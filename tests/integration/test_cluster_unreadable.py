@@ -12,7 +12,7 @@ import pytest
 from tests.support import packets as mq
 from tests.support.broker import Broker
 from tests.support.client import RawClient
-from tests.support.etcd import Etcd, start_etcd
+from tests.support.etcd import Etcd
 from tests.support.nodes import STAYS, Nodes, asked, let_in, start_node, start_nodes
 from tests.support.waiting import until
 
@@ -29,13 +29,6 @@ KEYS = [
     b"all/", b"own/never-here", b"own/\xff",
 ]  # fmt: skip
 _serial = itertools.count()
-
-
-@pytest.fixture
-def etcd(tmp_path: Path) -> Iterator[Etcd]:
-    started = start_etcd(tmp_path / "etcd")
-    yield started
-    started.stop()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from base64 import b64encode
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,19 +13,12 @@ from tests.support import packets as mq
 from tests.support.client import RawClient
 from tests.support.ctl import told
 from tests.support.cut import Line
-from tests.support.etcd import Etcd, start_etcd
+from tests.support.etcd import Etcd
 from tests.support.nodes import STAYS, asked, let_in, start_node, start_nodes
 from tests.support.servers import free_port
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture
-def etcd(tmp_path: Path) -> Iterator[Etcd]:
-    started = start_etcd(tmp_path / "etcd")
-    yield started
-    started.stop()
 
 
 def field_of(etcd: Etcd, key: str, field: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +10,11 @@ import pytest
 
 from tests.support import packets as mq
 from tests.support.client import RawClient
-from tests.support.etcd import Etcd, start_etcd
+from tests.support.etcd import Etcd
 from tests.support.nodes import asked, start_node, start_nodes
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture
-def etcd(tmp_path: Path) -> Iterator[Etcd]:
-    started = start_etcd(tmp_path / "etcd")
-    yield started
-    started.stop()
 
 
 def wills_of(etcd: Etcd, node: str) -> set[str]:

@@ -18,7 +18,7 @@ from mqttd.pipeline.spark.source import BatchReader
 from tests.support import packets as mq
 from tests.support.broker import Broker
 from tests.support.client import RawClient
-from tests.support.etcd import Etcd, start_etcd
+from tests.support.etcd import Etcd
 from tests.support.nodes import Nodes, asked, start_node, start_nodes
 from tests.support.spark import local_spark, spark_marks
 from tests.support.waiting import until
@@ -39,13 +39,6 @@ Started = Callable[..., Broker]
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
     yield from local_spark("nodes")
-
-
-@pytest.fixture
-def etcd(tmp_path: Path) -> Iterator[Etcd]:
-    started = start_etcd(tmp_path / "etcd")
-    yield started
-    started.stop()
 
 
 @pytest.fixture
