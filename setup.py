@@ -153,6 +153,7 @@ HOT = [
     "mqttd/cluster/catcher.py",
     "mqttd/cluster/filling.py",
     "mqttd/cluster/nodes.py",
+    "mqttd/cluster/parts.py",
     "mqttd/mesh/arriving.py",
     "mqttd/mesh/changes.py",
     "mqttd/mesh/ferry.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import runpy
 import shlex
 from pathlib import Path
@@ -10,7 +11,19 @@ import pytest
 import setuptools
 from setuptools._distutils import ccompiler, sysconfig
 
-SETUP = Path(__file__).parents[2] / "setup.py"
+ROOT = Path(__file__).parents[2]
+SETUP = ROOT / "setup.py"
+
+
+def hot_modules() -> list[str]:
+    """The modules that are compiled."""
+    (found,) = [
+        node.value
+        for node in ast.parse(SETUP.read_text("utf-8")).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "HOT"
+    ]
+    listed: list[str] = ast.literal_eval(found)
+    return listed
 
 
 def command(monkeypatch: pytest.MonkeyPatch, cflags: str | None) -> list[str]:
@@ -48,3 +61,35 @@ def test_a_second_call_adds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = ccompiler.new_compiler()
     sysconfig.customize_compiler(compiler)
     assert compiler.compiler_so == once
+
+
+def test_no_class_that_stays_python_derives_from_a_compiled_one() -> None:
+    """It could not be made: a session with a long queue stayed at its node, compiled."""
+    modules = set(hot_modules())
+    compiled = {
+        (path.removesuffix(".py").replace("/", "."), node.name)
+        for path in modules
+        for node in ast.walk(ast.parse((ROOT / path).read_text("utf-8")))
+        if isinstance(node, ast.ClassDef)
+    }
+    assert ("mqttd.broker.turns", "Job") in compiled
+    found = []
+    for folder in ("mqttd", "mqttd_plugins"):
+        for file in (ROOT / folder).rglob("*.py"):
+            path = file.relative_to(ROOT).as_posix()
+            if path not in modules:
+                tree = ast.parse(file.read_text("utf-8"))
+                known = {
+                    alias.asname or alias.name: (node.module, alias.name)
+                    for node in ast.walk(tree)
+                    if isinstance(node, ast.ImportFrom)
+                    for alias in node.names
+                }
+                found += [
+                    f"{path}: {node.name}({base.id})"
+                    for node in ast.walk(tree)
+                    if isinstance(node, ast.ClassDef)
+                    for base in node.bases
+                    if isinstance(base, ast.Name) and known.get(base.id) in compiled
+                ]
+    assert not found
