@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from inspect import iscoroutinefunction
 from time import monotonic
 from types import FrameType
 from typing import Any, Final
@@ -96,7 +97,8 @@ class Hooks(Account):
         topic_filter: Patterns = None,
         client: Patterns = None,
     ) -> None:
-        """Call `callback` at `point`; `HookError` if it is hooked there already.
+        """Call `callback` at `point`; `HookError` if it is hooked there already, or is an async
+        function and the point waits for nobody.
 
         With filters (`mqttd.plugins.filters`) for those messages and clients only.  Its time and
         errors are charged to `owner`; without one it has a budget to itself, of its own name and
@@ -105,6 +107,12 @@ class Hooks(Account):
         chain = self.lookup(point)
         if any(entry.callback == callback for entry in chain):
             raise HookError(f"{callback!r} is hooked at {point} already")
+        if iscoroutinefunction(callback) and not POINTS[point].waits:
+            those = ", ".join(name for name, each in POINTS.items() if each.waits)
+            raise HookError(
+                f"{name_of(callback)} is async, and {point} waits for no answer: a plain function"
+                f" that begins what takes long; those that wait: {those}"
+            )
         only = hook_filter(POINTS[point], topic_filter, client)
         self._number += 1
         budget = Budget(name_of(callback)) if owner is None else owner

@@ -64,6 +64,12 @@ class _GuardedResource:
         return self._handle._guard("route", f, args)
 
 
+def _callable(name: str, given: object) -> None:
+    """An argument that will be called; raises TypeError for one that cannot be."""
+    if not callable(given):
+        raise TypeError(f"{name} = {given!r}: expected a function")
+
+
 class Operators(HandleBase):
     """Routes, commands, metrics, topics and alarms."""
 
@@ -107,16 +113,19 @@ class Operators(HandleBase):
 
     def add_command(self, name: str, function: Callable[[list[str]], Any], help: str = "") -> None:
         """See `IPluginHandle.add_command`."""
+        _callable("function", function)
         self._new(name, self.commands, _COMMAND, "name", "a-z, 0-9, _ and -, first a-z")
         self.commands[name] = (function, help)
 
     def add_metric(self, name: str, help: str, read: Callable[[], float]) -> None:
         """See `IPluginHandle.add_metric`."""
+        _callable("read", read)
         self._new(name, self.metrics, _METRIC, "name", "a-z, 0-9 and _, first a-z")
         self.metrics[name] = (help, read)
 
     def add_sys_topic(self, suffix: str, read: Callable[[], Any]) -> None:
         """See `IPluginHandle.add_sys_topic`."""
+        _callable("read", read)
         self._new(suffix, self.sys_topics, None, "suffix", "")
         try:
             validate_topic_name(suffix, 64)

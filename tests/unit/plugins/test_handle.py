@@ -242,6 +242,17 @@ def test_what_operators_see_is_named_once_and_goes(
     assert not getattr(handle, held)
 
 
+def test_what_operators_see_is_a_function(handle: PluginHandle) -> None:
+    """`add_metric` takes its text before its function, `add_command` behind it."""
+    with pytest.raises(TypeError, match="read = 'Messages seen.': expected a function"):
+        handle.add_metric("seen_total", lambda: 1.0, "Messages seen.")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="function = 'help': expected a function"):
+        handle.add_command("c", "help", lambda argv: "")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="read = 7: expected a function"):
+        handle.add_sys_topic("seen", 7)  # type: ignore[arg-type]
+    assert not handle.metrics and not handle.commands and not handle.sys_topics
+
+
 def test_a_sys_topic_is_no_longer_retained_afterwards(node: Node, handle: PluginHandle) -> None:
     handle.add_sys_topic("count", lambda: 1)
     node.broker.publish_text("$SYS/broker/plugins/acme/count", b"1", 0, True)

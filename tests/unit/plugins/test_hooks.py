@@ -183,3 +183,15 @@ def _append(text: str) -> Any:
         return OK(acc + text)
 
     return callback
+
+
+def test_an_async_function_is_for_points_that_wait() -> None:
+    """It was hooked, and failed with each message."""
+
+    async def answer(*given: object) -> None: ...
+
+    hooks = Hooks()
+    with pytest.raises(HookError, match="answer is async, and message.publish waits for no answer"):
+        hooks.hook("message.publish", answer)  # type: ignore[arg-type]
+    assert not hooks.listening("message.publish")
+    hooks.hook("client.connect", answer)  # type: ignore[arg-type]
