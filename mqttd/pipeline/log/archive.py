@@ -9,7 +9,7 @@
 Readers plan by the entries and read ranges of bytes. Nothing is ever changed or deleted by this
 program; how long it stays there is the business of whoever keeps the place.
 
-    python -m mqttd.pipeline.log.archive URL LOG NODE SEGMENT END      put one segment
+    python -m mqttd.pipeline.log.archive URL LOG NODE SEGMENT END [SAFE]      put one segment
 """
 
 from __future__ import annotations
@@ -38,8 +38,14 @@ THERE: Final = "archive:"
 LOOK_EVERY: Final = 60.0
 _PIECE: Final = 4 << 20
 _LOG_ID: Final = re.compile(r"[0-9a-f]{32}\Z")
+#: Whatever else lies there is somebody's who keeps the place, or was not put to its end.
+_ENTRY: Final = re.compile(r"[0-9]{20}\.json\Z")
 #: File systems in which folders come with the files in them.
 _FLAT: Final = frozenset(("s3", "gcs", "abfs"))
+
+
+class _OtherFormat(ValueError):
+    """What is there was put there by another program than this one."""
 
 
 class Entry(NamedTuple):
@@ -71,29 +77,42 @@ class Archive:
         self._root = f"{path.rstrip('/')}/{log}"
         self._known: dict[str, dict[str, Entry]] = {}
 
-    def put(self, node: str, path: str, end: int) -> None:
-        """Copy the finished segment `path`, which ends at offset `end`; raises OSError.
+    def put(self, node: str, path: str, end: int, safe: int = 0) -> None:
+        """Copy the finished segment `path`, which ends at offset `end`.
 
-        One that is there and whole stays as it is: somebody may be reading it.
+        One that is there and whole stays as it is: somebody may be reading it. `safe`: what is
+        before that offset was put there. Raises OSError; for other events in its place, and for a
+        place that has lost what was put there (one that is not mounted), too.
         """
         folder = f"{self._root}/{node}"
         name = os.path.basename(path)
         target = f"{folder}/{name}"
         about = f"{target.removesuffix('.events')}.json"
-        if self._there(target, about, end):
-            return
-        if self._fs.type_name not in _FLAT:
-            self._fs.create_dir(folder, recursive=True)
         with open(path, "rb") as file:
             data = file.read()
+        size, crc = len(data), crc32(data)
+        found = walk(lambda at, count: data[at : at + count], 0, size, True, node, name)
+        blocks = [list(one[2:9]) + [one.flags] for one in found if not isinstance(one, Harm)]
+        there = self._there(target, about)
+        if there == _span(end, blocks):
+            return
+        if there is not None:
+            raise OSError(
+                f"{target}: other events of the same log are there, of a copy of its directory:"
+                " give one of them another archive, or a log of its own"
+            )
+        if self._fs.type_name not in _FLAT:
+            if safe and not self._exists(self._root):
+                raise OSError(
+                    f"{self._root}: not there, and the events before {safe} were put there. Mount"
+                    " it or put it back; to go on without them make that folder"
+                )
+            self._fs.create_dir(folder, recursive=True)
         with self._fs.open_output_stream(target) as out:
             for at in range(0, len(data), _PIECE):
                 out.write(data[at : at + _PIECE])
-        size, crc = len(data), crc32(data)
         if self._sum(target) != (size, crc):
             raise OSError(f"{target}: what was read back is not what was written")
-        found = walk(lambda at, count: data[at : at + count], 0, size, True, node, name)
-        blocks = [list(one[2:9]) + [one.flags] for one in found if not isinstance(one, Harm)]
         entry = {"format": FORMAT, "node": node, "end": end, "size": size, "crc": crc}
         # Elsewhere a file is there when it is whole, in a directory as soon as it is begun.
         beside = about if self._fs.type_name in _FLAT else f"{about}.new"
@@ -102,14 +121,22 @@ class Archive:
         if beside != about:
             self._fs.move(beside, about)
 
-    def _there(self, target: str, about: str, end: int) -> bool:
+    def _there(self, target: str, about: str) -> tuple[int, int, int] | None:
+        """The span of the segment that is there, if it is whole."""
         try:
             with self._fs.open_input_stream(about) as file:
                 found = json.loads(file.read())
-            noted = found["format"], found["end"], found["size"], found["crc"]
-            return bool(noted == (FORMAT, end, *self._sum(target)))
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            return False
+            noted = found["format"], found["size"], found["crc"]
+            if noted != (FORMAT, *self._sum(target)):
+                return None
+            return _span(found["end"], found["blocks"])
+        except (FileNotFoundError, ValueError, LookupError, TypeError):
+            return None
+
+    def _exists(self, path: str) -> bool:
+        from pyarrow import fs
+
+        return bool(self._fs.get_file_info(path).type != fs.FileType.NotFound)
 
     def _sum(self, target: str) -> tuple[int, int]:
         """Bytes and checksum of a file that is there."""
@@ -127,15 +154,19 @@ class Archive:
 
     def nodes(self) -> list[str]:
         """The nodes of which something is there."""
-        return sorted(os.path.basename(one.path) for one in self._list(self._root))
+        folders = (one for one in self._list(self._root) if not one.is_file)
+        return sorted(os.path.basename(one.path) for one in folders)
 
     def entries(self, node: str) -> list[Entry]:
-        """The segments of a node that are there, in order; looks again."""
+        """The segments of a node that are there, in order; looks again.
+
+        Raises OSError, or ValueError for an entry that is none.
+        """
         known = self._known.setdefault(node, {})
         there: dict[str, Entry] = {}
         for one in self._list(f"{self._root}/{node}"):
             name = os.path.basename(one.path)
-            if name.endswith(".json"):
+            if one.is_file and _ENTRY.match(name):
                 there[name] = known.get(name) or self._entry(node, one.path)
         self._known[node] = there
         return sorted(there.values(), key=lambda entry: entry.base)
@@ -148,16 +179,27 @@ class Archive:
 
     def _entry(self, node: str, path: str) -> Entry:
         with self._fs.open_input_stream(path) as file:
-            found = json.loads(file.read())
-        if found.get("format") != FORMAT:
-            raise ValueError(f"{path}: format {found.get('format')}, this program reads {FORMAT}")
+            data = file.read()
         name = os.path.basename(path).removesuffix(".json") + ".events"
         blocks = []
-        for position, size, base, rows, mask, first, last, flags in found["blocks"]:
-            gap = bool(flags & FLAG_GAP)
-            where = node, THERE + name, position, size
-            blocks.append(Block(*where, base, rows, mask, first, last, gap, flags))
-        return Entry(name, int(found["end"]), blocks)
+        try:
+            found = json.loads(data)
+            number = found["format"]
+            if number != FORMAT:
+                raise _OtherFormat(f"{path}: format {number}, this program reads {FORMAT}")
+            end = int(found["end"])
+            for position, size, base, rows, mask, first, last, flags in found["blocks"]:
+                gap = bool(flags & FLAG_GAP)
+                where = node, THERE + name, position, size
+                blocks.append(Block(*where, base, rows, mask, first, last, gap, flags))
+        except _OtherFormat:
+            raise
+        except (ValueError, LookupError, TypeError) as error:
+            raise ValueError(
+                f"{path}: not the entry of an archived segment ({error!r}): put back what was"
+                " there; without it the archive begins after that segment"
+            ) from None
+        return Entry(name, end, blocks)
 
     def read(self, run: Run) -> bytes:
         """The bytes of a run that is there."""
@@ -170,6 +212,15 @@ class Archive:
                 f"events {run.base} to {run.end - 1} of node {run.node} are not in the archive"
             ) from None
         return data
+
+
+def _span(end: int, blocks: list[list[int]]) -> tuple[int, int, int]:
+    """What stays the same of a segment when it is merged: its end, its first and last time."""
+    return (
+        end,
+        min((one[5] for one in blocks), default=0),
+        max((one[6] for one in blocks), default=0),
+    )
 
 
 class ArchivedLog:
@@ -284,9 +335,9 @@ class ArchivedLog:
 
 def main(arguments: Sequence[str]) -> int:
     """The process that puts one segment; says on its error output why it could not."""
-    url, log, node, path, end = arguments
+    url, log, node, path, end, *safe = arguments
     try:
-        Archive(url, log).put(node, path, int(end))
+        Archive(url, log).put(node, path, int(end), *map(int, safe))
     except Exception as error:
         print(f"{type(error).__name__}: {error}"[:500], file=sys.stderr)
         return 1

@@ -10,13 +10,14 @@ meet; the child writes a file beside, and ends when the writer does. What a cras
 removed at the next start.
 Segments are archived in order; everything before `safe` is.
 
-Promise: `step` waits for nothing. A child that fails is told; a segment that cannot be merged is
-left alone, one that cannot be archived is tried again.
+Promise: `step` waits for nothing. A child that fails is told, and an archive that hangs; a segment
+that cannot be merged is left alone, one that cannot be archived is tried again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import subprocess
 import sys
@@ -43,6 +44,8 @@ _NOTE: Final = "archive.json"
 _NOTHING: Final = 3
 #: Seconds until what could not be archived is tried again.
 AGAIN: Final = 30.0
+#: Seconds after which an archive that has not taken a segment is told.
+SLOW: Final = 60.0
 
 
 class Background:
@@ -60,6 +63,7 @@ class Background:
         archive: str = "",
         log: str = "",
         again: float = AGAIN,
+        slow: float = SLOW,
     ) -> None:
         self.folder = folder
         self.how = how
@@ -67,6 +71,7 @@ class Background:
         self.archive = archive
         self.log = log
         self.again = again
+        self.slow = slow
         #: Segments merged and archived since the start.
         self.merged = 0
         self.archived = 0
@@ -81,6 +86,8 @@ class Background:
         self._end = -1
         self._done: set[str] = set()
         self._wait_until = 0.0
+        #: When it is told that the child takes long; infinite once that is done.
+        self._late_at = math.inf
         self._failed = False
         for name in os.listdir(folder):
             if name.endswith(_BESIDE):
@@ -119,6 +126,10 @@ class Background:
         if self._child is not None:
             status = self._child.poll()
             if status is None:
+                if time.monotonic() >= self._late_at:
+                    self._late_at = math.inf
+                    # It may only be slow: ended, it would begin anew.
+                    self._bad(f"nothing came of it in {self.slow:.0f} s; it is waited for")
                 return
             self._child = None
             self._finish(status)
@@ -143,7 +154,9 @@ class Background:
         else:
             node = os.path.basename(self.folder)
             work = ["mqttd.pipeline.log.archive", self.archive, self.log, node, path, str(end)]
+            work.append(str(self.safe))
         self._at, self._end = path, end
+        self._late_at = time.monotonic() + self.slow if end >= 0 else math.inf
         self._said = tempfile.TemporaryFile()
         try:
             self._child = subprocess.Popen(

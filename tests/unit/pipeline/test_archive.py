@@ -22,6 +22,7 @@ from mqttd.pipeline.log.reader import DataLoss, LogReader, Run, events, runs_of,
 from mqttd.pipeline.log.retention import Retention
 from mqttd.pipeline.log.writer import Encoded, Writer
 from tests.support.needs import missing
+from tests.support.waiting import until as wait_for
 from tests.unit.pipeline.logs import NODE, all_events, fill
 from tests.unit.pipeline.test_source import batch, rows, seqs, stream
 
@@ -133,6 +134,102 @@ def test_children_archive_in_order_and_retention_waits_for_them(tmp_path: Path) 
     assert not again.busy
     # Another archive has nothing yet.
     assert Background(writer.folder, "none", told.append, url + "2", writer.log).safe == 0
+    writer.close()
+
+
+@pytest.mark.slow
+def test_an_archive_that_hangs_is_told_and_waited_for(tmp_path: Path) -> None:
+    """Nothing said so: segments stayed here until the disk was full."""
+    writer = segments(tmp_path)
+    told: list[str] = []
+    work = Background(
+        writer.folder, "none", told.append, (tmp_path / "far").as_uri(), writer.log, slow=0.0
+    )
+    folder = tmp_path / "far" / writer.log / NODE
+    folder.mkdir(parents=True)
+    first = folder / "00000000000000000000.events"
+    os.mkfifo(first)  # whoever opens it waits for who reads
+
+    def after(look: Callable[[], Any]) -> Callable[[], Any]:
+        return lambda: (work.step(), look())[1]  # type: ignore[func-returns-value]
+
+    wait_for(after(lambda: told), "it is not told")
+    assert told == [
+        f"{first.name} could not be archived: nothing came of it in 0 s; it is waited for"
+    ]
+    assert work.busy and work.safe == 0
+    first.unlink()
+    work.stop()
+    wait_for(after(lambda: work.archived), "it is not archived")
+    writer.close()
+
+
+def test_what_a_copy_of_the_log_has_archived_is_not_written_over(tmp_path: Path) -> None:
+    """The second took the first one's segments away, which were deleted where they came from."""
+    url = (tmp_path / "far").as_uri()
+    one, two = segments(tmp_path / "one"), segments(tmp_path / "two")
+    (path, end), (other, other_end) = finished(one)[0], finished(two)[0]
+    archive = Archive(url, one.log)
+    archive.put(NODE, path, end)
+    there = {file: file.read_bytes() for file in (tmp_path / "far").rglob("*.*")}
+    fill(two, 1)
+    two._roll()
+    longer, longer_end = finished(two)[-1]
+    os.rename(longer, other)
+    for wrong in (other_end, longer_end):
+        with pytest.raises(OSError, match="other events of the same log are there"):
+            archive.put(NODE, other, wrong)
+    assert there == {file: file.read_bytes() for file in (tmp_path / "far").rglob("*.*")}
+    for writer in (one, two):
+        writer.close()
+
+
+def test_a_place_that_has_lost_what_was_put_there_is_told(tmp_path: Path) -> None:
+    """A folder that was not mounted was made anew below the mount, and segments deleted here."""
+    url = (tmp_path / "far").as_uri()
+    writer = segments(tmp_path)
+    (first, end), (second, next_end), *_ = finished(writer)
+    archive = Archive(url, writer.log)
+    archive.put(NODE, first, end)
+    (tmp_path / "far").rename(tmp_path / "away")
+    (tmp_path / "far").mkdir()
+    with pytest.raises(OSError, match=f"not there, and the events before {end} were put there"):
+        archive.put(NODE, second, next_end, end)
+    (tmp_path / "far" / writer.log).mkdir()
+    archive.put(NODE, second, next_end, end)
+    assert [entry.end for entry in archive.entries(NODE)] == [next_end]
+    writer.close()
+
+
+def test_what_is_nobodys_in_an_archive_is_passed_by_and_a_harmed_entry_is_named(
+    tmp_path: Path,
+) -> None:
+    """A file that was none of ours ended each read, with an error that named nothing."""
+    writer = segments(tmp_path)
+    path, end = finished(writer)[0]
+    archive = Archive((tmp_path / "far").as_uri(), writer.log)
+    archive.put(NODE, path, end)
+    folder = tmp_path / "far" / writer.log
+    (folder / "_SUCCESS").touch()
+    entry = folder / NODE / "00000000000000000000.json"
+    for name in ("notes.json", f"._{entry.name}", f"{entry.name}.new", "README.txt"):
+        (folder / NODE / name).write_text("not ours")
+    (folder / NODE / f"{7:020d}.json").mkdir()
+    assert archive.nodes() == [NODE]
+    assert [one.end for one in archive.entries(NODE)] == [end]
+    for text in (
+        "",
+        "[]",
+        "{",
+        '{"format": 1, "end": 3}',
+        '{"format": 1, "end": 3, "blocks": [1]}',
+    ):
+        entry.write_text(text)
+        with pytest.raises(ValueError, match=f"{entry}: not the entry of an archived segment"):
+            Archive((tmp_path / "far").as_uri(), writer.log).entries(NODE)
+    entry.write_text('{"format": 2, "pieces": []}')
+    with pytest.raises(ValueError, match="format 2, this program reads 1"):
+        Archive((tmp_path / "far").as_uri(), writer.log).entries(NODE)
     writer.close()
 
 
