@@ -10,8 +10,8 @@ messages are out and the number is not. SQLite does the atomic part. All methods
 called in threads, one at a time.
 
 A task that runs on after its batch has failed finds the door shut: what it puts would stay. A write
-that is given up is closed for good. Of a stream the tasks of a run name their stages ``RUN_STAGE``,
-and where another run begins, what the one before has staged goes.
+that is given up is closed for good. Of a stream the tasks of a run name their stages ``RUN_STAGE``:
+where a batch fails its run is over; where another run begins, what the one before has staged goes.
 
 Promise: at most `limit` bytes of rows, `MOST_QUERIES` queries; what is never released goes after
 a while.
@@ -123,9 +123,15 @@ class StageStore:
             self.bytes += len(data) - (there[0] if there is not None else 0)
 
     def abort(self, owner: str, query: str, stages: list[str]) -> None:
-        """Forget these stages, unless they were released; of none named, all of the query."""
+        """Forget these stages, unless they were released.
+
+        Of none named, all of the query: its run is over, nothing more of that is taken.
+        """
         with self._lock:
             if not stages:
+                run = self._runs.get((owner, query))
+                if run is not None:
+                    self._end(owner, query, run)
                 self._drop_stages(owner, query)
             self._file.executemany(
                 "DELETE FROM chunks WHERE owner = ? AND query = ? AND stage = ? AND batch IS NULL",
@@ -146,10 +152,12 @@ class StageStore:
         if (owner, query, "") in self._over:
             raise StageError(f"the write {query} has failed and was given up")
         before = self._runs.get((owner, query))
+        if named and (owner, query, run) in self._over:
+            if run == before:
+                raise StageError(f"a batch of query {query} has failed: its run is over")
+            raise StageError(f"another run of query {query} has begun")
         if not named or run == before:
             return
-        if (owner, query, run) in self._over:
-            raise StageError(f"another run of query {query} has begun")
         if before is not None:
             self._end(owner, query, before)
         self._runs.pop((owner, query), None)

@@ -32,7 +32,7 @@ from mqttd.codec import properties as prop
 from mqttd.codec.packets import Publish
 from mqttd.codec.serializer import serialize
 from mqttd.pipeline.client import Client, ClientError
-from mqttd.pipeline.spark.sink_options import SinkOptions
+from mqttd.pipeline.spark.sink_options import SinkOptions, id_in
 from mqttd.pipeline.spark.sink_rows import SinkError, message_of
 
 __all__ = ["BatchWriter", "SinkError", "StreamWriter"]
@@ -280,12 +280,12 @@ class StreamWriter(_Writer, DataSourceStreamWriter):
         self._release(messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """A task has failed: what the others have staged is of no use.
+        """A task has failed, or the query was stopped: what the others have staged is of no use.
 
-        Without a name nobody knows here whose that is, if none of them has come to its end: then
-        it goes when the query starts again.
+        Where none of them has come to its end the checkpoint says whose that is. One that is no
+        option, or cannot be read here, does not: then it goes when the query starts again.
         """
-        query = self._query_of(messages)
+        query = self._query_of(messages) or id_in(self.options.checkpoint or "")
         if query:
             self._forget(f"abort/{query}")
 

@@ -6,6 +6,8 @@ A mistake is a `ValueError` that names the option or column, before anything is 
 from __future__ import annotations
 
 import difflib
+import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -28,7 +30,7 @@ from mqttd.codec.reasons import MqttError
 from mqttd.codec.topic import validate_topic_name
 from mqttd.pipeline.client import Address, Client, parse_address
 
-__all__ = ["WRITE_OPTIONS", "SinkOptions", "read_sink_options"]
+__all__ = ["WRITE_OPTIONS", "SinkOptions", "id_in", "read_sink_options"]
 
 WRITE_OPTIONS: Final = {
     "broker": "host:port, mqtt://host:port or mqtts://host:port of the broker to publish to;"
@@ -65,6 +67,8 @@ class SinkOptions:
     query: str | None
     timeout: float
     password_file: str | None = None
+    #: Where a stream keeps how far it is, as Spark was told; None: not by an option.
+    checkpoint: str | None = None
 
     def client(self) -> Client:
         """A connection, here."""
@@ -79,10 +83,12 @@ class SinkOptions:
 def read_sink_options(given: Mapping[str, str], schema: StructType) -> SinkOptions:
     """Check options and columns of a write; raises ValueError for the first that is wrong."""
     options: dict[str, str] = {}
+    sparks: dict[str, str] = {}
     for name, value in given.items():
         known = _KNOWN.get(name.lower())
         if known is None:
             if name.lower() in _SPARKS:
+                sparks[name.lower()] = value
                 continue
             close = difflib.get_close_matches(name.lower(), _KNOWN, 1)
             hint = (
@@ -133,7 +139,32 @@ def read_sink_options(given: Mapping[str, str], schema: StructType) -> SinkOptio
         ),
         topic, int(options.get("qos", "1")), options.get("retain", "false").lower() == "true",
         delivery, query, float(timeout), options.get("passwordFile"),
+        sparks.get("checkpointlocation"),
     )  # fmt: skip
+
+
+def id_in(checkpoint: str) -> str:
+    """The id of the query that keeps its progress there; empty if it cannot be read from here.
+
+    Spark writes it before the first batch, and takes it from there at each start.
+    """
+    scheme, colon, rest = checkpoint.partition(":")
+    try:
+        if colon and scheme.isalnum() and scheme != "file":
+            from pyarrow import fs
+
+            # Hadoop's name of it.
+            uri = f"s3:{rest}" if scheme in ("s3a", "s3n") else checkpoint
+            files, path = fs.FileSystem.from_uri(uri)
+            with files.open_input_stream(f"{path.rstrip('/')}/metadata") as stream:
+                data = stream.read()
+        else:
+            path = checkpoint if scheme != "file" else f"/{rest.lstrip('/')}"
+            with open(os.path.join(path, "metadata"), "rb") as file:
+                data = file.read()
+        return str(json.loads(data)["id"])
+    except (OSError, ValueError, LookupError, TypeError, ImportError, NotImplementedError):
+        return ""
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

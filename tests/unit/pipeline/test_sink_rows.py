@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import Publish
+from mqttd.pipeline.spark.sink_options import id_in
 from mqttd.pipeline.spark.sink_rows import SinkError, message_of
 
 
@@ -59,3 +61,16 @@ def test_a_row_that_is_no_message_is_named(row: dict[str, Any], told: str) -> No
     text = str(error.value)
     assert text.startswith("mqttd: a row") and told.replace(r"\\", "\\") in text
     assert len(text) < 500
+
+
+def test_a_checkpoint_says_which_query_it_is_of(tmp_path: Path) -> None:
+    folder = tmp_path / "of a query"
+    folder.mkdir()
+    assert id_in(str(folder)) == "", "Spark has not written it yet"
+    (folder / "metadata").write_text('{"id":"some-id"}')
+    for given in (f"{folder}", f"{folder}/", f"file:{folder}", f"file://{folder}"):
+        assert id_in(given) == "some-id"
+    for given in ("", "abfss://container/folder", "no://such", f"{tmp_path}"):
+        assert id_in(given) == ""
+    (folder / "metadata").write_text("[]")
+    assert id_in(str(folder)) == ""

@@ -241,6 +241,17 @@ def test_where_a_stream_starts_again_what_the_run_before_has_staged_goes(node: N
     assert heard(node) == [b"2", b"4"] and staged(node) == 0
 
 
+def test_a_run_whose_batch_has_failed_takes_nothing_more(node: Node) -> None:
+    """What a task put that Spark had not ended yet stayed."""
+    task = node.task()
+    assert task.put("1a_x", b"1")["ok"]
+    assert task.ask("abort/q", b"{}")["ok"]
+    late = task.put("1a_y", b"2")
+    assert late == {"ok": False, "error": "a batch of query q has failed: its run is over"}
+    assert staged(node) == 0
+    assert task.put("2b_x", b"3")["ok"] and task.release(0, "2b_x")["published"] == 1
+
+
 def staged(node: Node) -> int:
     """How many chunks wait for their release."""
     store = node.loaded.plugin.staging._store
