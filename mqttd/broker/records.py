@@ -98,10 +98,9 @@ def queue_of(broker: Publishing, session: Session) -> list[bytes]:
     """What a session's client is still owed, oldest first; what is in flight never expires."""
     now = broker.now
     packets = [_packet(broker, delivery) for delivery in session.pending_in_flight()]
-    for part in session.queued_in_parts():
-        for delivery in part:
-            if not delivery.expires_at or delivery.expires_at > now:
-                packets.append(_packet(broker, delivery))
+    for delivery in session.each_queued():
+        if not delivery.expires_at or delivery.expires_at > now:
+            packets.append(_packet(broker, delivery))
     return packets
 
 

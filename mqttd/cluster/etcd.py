@@ -326,19 +326,24 @@ class Etcd:
 
     async def nested(self, some: Sequence[Json]) -> list[Answer]:
         """Transactions in one request, each by itself: compare, success, failure of each."""
-        said = await self.ask("/v3/kv/txn", {"success": [{"request_txn": each} for each in some]})
+        body = {"success": [{"request_txn": each} for each in some]}
+        said = await self._ask_again("/v3/kv/txn", body)
         revision = int(said["header"]["revision"])
         return [_answer(each["response_txn"], revision) for each in said["responses"]]
 
     async def range_of(self, prefix: bytes) -> Answer:
         """All that begin with this, by their keys."""
         body = {"key": text_of(prefix), "range_end": text_of(end_of(prefix))}
-        try:
-            said = await self.ask("/v3/kv/range", body)
-        except Hangs:
-            said = await self.ask("/v3/kv/range", body)
+        said = await self._ask_again("/v3/kv/range", body)
         found = tuple(kv_of(kv) for kv in said.get("kvs", ()))
         return Answer(True, int(said["header"]["revision"]), found)
+
+    async def _ask_again(self, path: str, body: Json) -> Json:
+        """As `ask`, once more where the one that was asked hangs: another is asked then."""
+        try:
+            return await self.ask(path, body)
+        except Hangs:
+            return await self.ask(path, body)
 
     async def remove_all(self, prefix: bytes) -> None:
         """All that begin with this are gone."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 
-from mqttd.cluster.etcd import Answer, Etcd, EtcdError, Hangs, Json
+from mqttd.cluster.etcd import Answer, Etcd, EtcdError, Json
 
 __all__ = ["Many"]
 
@@ -77,10 +77,7 @@ class Many:
     async def _ask(self, some: list[tuple[Json, Deferred[Answer]]]) -> None:
         said = [each for each, _ in some]
         try:
-            try:
-                found = await self.etcd.nested(said)
-            except Hangs:
-                found = await self.etcd.nested(said)
+            found = await self.etcd.nested(said)
         except EtcdError as error:
             for _, answer in some:
                 answer.errback(EtcdError(str(error)))

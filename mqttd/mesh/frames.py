@@ -153,24 +153,21 @@ def number_of(body: bytes) -> int:
 
 def packed(fields: list[bytes]) -> bytes:
     """Several values one behind the other, each with its length before it."""
-    parts: list[bytes] = []
-    for field in fields:
-        parts.append(varint(len(field)))
-        parts.append(field)
-    return b"".join(parts)
+    return b"".join(_parts(fields))
 
 
 def packed_frame(kind: int, fields: list[bytes]) -> bytes:
     """One frame whose body is these fields, `packed`; a large one is copied once."""
-    parts: list[bytes] = [b""]
-    size = 0
+    parts = _parts(fields)
+    return b"".join([ONE_BYTE[kind] + varint(sum(map(len, parts))), *parts])
+
+
+def _parts(fields: list[bytes]) -> list[bytes]:
+    parts: list[bytes] = []
     for field in fields:
-        length = varint(len(field))
-        size += len(length) + len(field)
-        parts.append(length)
+        parts.append(varint(len(field)))
         parts.append(field)
-    parts[0] = ONE_BYTE[kind] + varint(size)
-    return b"".join(parts)
+    return parts
 
 
 def unpacked(body: bytes) -> list[bytes]:

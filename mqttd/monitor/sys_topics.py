@@ -137,10 +137,9 @@ class SysTopics:
 
     def take_over(self, interval: float) -> None:
         """Publish in another interval; 0 publishes no more."""
-        started = self._started
         running = self._publishing.running
-        self.stop()
-        self._started = started
+        if running:
+            self._publishing.stop()
         before, self.interval = self.interval, interval
         if running or not before:
             self.start()

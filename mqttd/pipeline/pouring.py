@@ -12,8 +12,7 @@ somebody else needs the room.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from time import monotonic
 from typing import Any, Final
 
 from twisted.internet.interfaces import IPushProducer
@@ -30,9 +29,8 @@ STALE: Final = 5.0
 class Pouring:
     """The answers that are being read, of `most` bytes in all."""
 
-    def __init__(self, most: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, most: int) -> None:
         self.most = most
-        self.clock = clock
         #: Their bytes.
         self.held = 0
         #: In the order in which they were read from last, the longest ago first.
@@ -42,7 +40,7 @@ class Pouring:
         """Whether there is room for so many more bytes; who reads nothing goes for it."""
         while self.held + size > self.most:
             first = next(iter(self._answers), None)
-            if first is None or self.clock() - first.read_at < STALE:
+            if first is None or monotonic() - first.read_at < STALE:
                 return False
             first.end()
         return True
@@ -56,13 +54,13 @@ class Pouring:
         answer = _Answer(self, request, data)
         self.held += len(data)
         self._answers[answer] = None
-        request.notifyFinish().addErrback(answer.left)
+        request.notifyFinish().addErrback(lambda _: answer.stopProducing())
         request.registerProducer(answer, True)
         answer.resumeProducing()
 
     def reads(self, answer: _Answer) -> None:
         """Some of it has gone."""
-        answer.read_at = self.clock()
+        answer.read_at = monotonic()
         if answer in self._answers:
             del self._answers[answer]
             self._answers[answer] = None
@@ -82,7 +80,7 @@ class _Answer:
         self.pouring = pouring
         self.request: Any = request
         self.size = len(data)
-        self.read_at = pouring.clock()
+        self.read_at = monotonic()
         self._data = memoryview(data)
         self._at = 0
         self._paused = False
@@ -107,10 +105,6 @@ class _Answer:
 
     def stopProducing(self) -> None:
         """The peer is gone."""
-        self._leave()
-
-    def left(self, _: object) -> None:
-        """The peer is gone, as its request says."""
         self._leave()
 
     def end(self) -> None:

@@ -114,19 +114,14 @@ class Kept(Pending):
             numbers = self.mqueue.numbers()
             entries = self.mqueue.items()
             ranks = self.mqueue.ranks()
-            first = 0
-            while first < len(entries):
-                end = _part(entries, first)
-                for place, delivery in self._whole(entries[first:end], numbers[first:end]):
-                    at = first + place
-                    number = numbers[at] if numbers else 0
-                    if unwanted(delivery):
-                        gone.append(delivery)
-                        if number:
-                            self.server.journal.forget(number)
-                    else:
-                        kept.push(entries[at], number, ranks[at] if ranks else UNSAID)
-                first = end
+            for at, delivery in self._in_parts(entries, numbers):
+                number = numbers[at] if numbers else 0
+                if unwanted(delivery):
+                    gone.append(delivery)
+                    if number:
+                        self.server.journal.forget(number)
+                else:
+                    kept.push(entries[at], number, ranks[at] if ranks else UNSAID)
             self._weigh_queue(kept.held, self.mqueue.held)
             self.mqueue = kept
         return gone
@@ -150,6 +145,21 @@ class Kept(Pending):
                 self.lose(entry, number, "memory")
         self._weigh_queue(kept.held, mqueue.held)
         self.mqueue = kept
+
+    def _in_parts(
+        self, entries: list[object], numbers: list[int]
+    ) -> Iterator[tuple[int, Delivery]]:
+        """Entries with their places, as `_whole` gives them, `_PART` bytes of them at a time."""
+        first = 0
+        while first < len(entries):
+            end = first
+            size = 0
+            while end < len(entries) and size < _PART:
+                size += entry_size(entries[end])
+                end += 1
+            for place, delivery in self._whole(entries[first:end], numbers[first:end]):
+                yield first + place, delivery
+            first = end
 
     def _whole(self, entries: list[object], numbers: list[int]) -> list[tuple[int, Delivery]]:
         """Entries with their places, those that are in the journal alone read again."""
@@ -231,17 +241,11 @@ class Kept(Pending):
         whole = self._whole(self.mqueue.items(), self.mqueue.numbers())
         return [delivery for _, delivery in whole]
 
-    def queued_in_parts(self) -> Iterator[list[Delivery]]:
+    def each_queued(self) -> Iterator[Delivery]:
         """As `queued`, of what is in the journal alone no more than some in memory at once."""
-        mqueue = self.mqueue
-        entries = [] if mqueue is None else mqueue.items()
-        numbers = [] if mqueue is None else mqueue.numbers()
-        first = 0
-        while first < len(entries):
-            end = _part(entries, first)
-            part = self._whole(entries[first:end], numbers[first:end])
-            yield [delivery for _, delivery in part]
-            first = end
+        if self.mqueue is not None:
+            for _, delivery in self._in_parts(self.mqueue.items(), self.mqueue.numbers()):
+                yield delivery
 
     def held(self) -> int:
         """How many `pending` would give."""
@@ -266,12 +270,3 @@ class Kept(Pending):
         else:
             self.drop(entry_delivery(entry, self.v5), "queue_full")
         return True
-
-
-def _part(entries: list[object], at: int) -> int:
-    """Where what is looked at together from `at` on ends."""
-    size = 0
-    while at < len(entries) and size < _PART:
-        size += entry_size(entries[at])
-        at += 1
-    return at

@@ -10,9 +10,8 @@ emptied into the lines, which cost a descriptor for each who waits. Beyond as ma
 `waiting_most` the last of the longest line is closed.
 
 Accepts go in portions, by number and by what comes with them, so that a storm of connects leaves
-room for messages. Where the kernel
-defers accepting until bytes have come, those are read at once, so that a connection and its CONNECT
-cost one event.
+room for messages. Where the kernel defers accepting until bytes have come, those are read at once,
+so that a connection and its CONNECT cost one event.
 """
 
 from __future__ import annotations

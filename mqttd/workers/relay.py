@@ -76,11 +76,7 @@ class Outlet(Inlet):
     def _pass(self, is_next: bool) -> None:
         """As much goes as there is room for, but a piece where others wait."""
         link = self.link
-        while self.held and is_next and link.state == OPEN and link.has_place():
-            data = self.held
-            self.held = data[PIECE:]
-            link.send(numbered(frames.UP, self.number, data[:PIECE]))
-            is_next = not link.is_awaited()
+        self.held = _passed(link, frames.UP, self.number, self.held, is_next)
         self.full = len(self.held) > 0 and link.state == OPEN
         if self.full:
             link.line_up(self.go_on)
@@ -194,11 +190,7 @@ class Inland(Edge):
     def _part(self, is_next: bool) -> None:
         """As `_pass`, of what is left; then the end."""
         link = self.link
-        while self.rest and is_next and link.state == OPEN and link.has_place():
-            data = self.rest
-            self.rest = data[PIECE:]
-            link.send(numbered(frames.DOWN, self.number, data[:PIECE]))
-            is_next = not link.is_awaited()
+        self.rest = _passed(link, frames.DOWN, self.number, self.rest, is_next)
         if link.state != OPEN:
             return
         if self.rest:
@@ -389,6 +381,15 @@ class Relays(Other):
         for inland in list(self.inlands.values()):
             if inland.channel is not None:
                 inland.channel.close(0x8B, "server shutting down")
+
+
+def _passed(link: Link, kind: int, number: int, data: bytes, is_next: bool) -> bytes:
+    """Send as many pieces as there is room for, but one where others wait; what is left."""
+    while data and is_next and link.state == OPEN and link.has_place():
+        link.send(numbered(kind, number, data[:PIECE]))
+        data = data[PIECE:]
+        is_next = not link.is_awaited()
+    return data
 
 
 def _some(channel: Connection, most: int) -> bytes:

@@ -16,6 +16,7 @@ from zipfile import ZipFile
 import pytest
 
 from tests.packaging.conftest import ROOT, Installed, clean_environ
+from tests.support.compiling import hot_modules
 
 pytestmark = pytest.mark.timeout(900)  # compiles, and installs from the package index
 
@@ -48,13 +49,6 @@ client.disconnect()
 def names_in(wheel: Path) -> list[str]:
     with ZipFile(wheel) as archive:
         return archive.namelist()
-
-
-def hot_modules() -> set[str]:
-    """The list in setup.py, as module paths without suffix."""
-    text = (ROOT / "setup.py").read_text()
-    block = text[text.index("HOT = [") : text.index("]", text.index("HOT = ["))]
-    return set(re.findall(r'"(.+?)\.py"', block))
 
 
 def compiled_modules(names: list[str]) -> set[str]:

@@ -5,25 +5,14 @@ from __future__ import annotations
 import ast
 import runpy
 import shlex
-from pathlib import Path
 
 import pytest
 import setuptools
 from setuptools._distutils import ccompiler, sysconfig
 
-ROOT = Path(__file__).parents[2]
-SETUP = ROOT / "setup.py"
+from tests.support.compiling import SETUP, hot_modules
 
-
-def hot_modules() -> list[str]:
-    """The modules that are compiled."""
-    (found,) = [
-        node.value
-        for node in ast.parse(SETUP.read_text("utf-8")).body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "HOT"
-    ]
-    listed: list[str] = ast.literal_eval(found)
-    return listed
+ROOT = SETUP.parent
 
 
 def command(monkeypatch: pytest.MonkeyPatch, cflags: str | None) -> list[str]:
@@ -65,18 +54,18 @@ def test_a_second_call_adds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_class_that_stays_python_derives_from_a_compiled_one() -> None:
     """It could not be made: a session with a long queue stayed at its node, compiled."""
-    modules = set(hot_modules())
+    modules = hot_modules()
     compiled = {
-        (path.removesuffix(".py").replace("/", "."), node.name)
-        for path in modules
-        for node in ast.walk(ast.parse((ROOT / path).read_text("utf-8")))
+        (module.replace("/", "."), node.name)
+        for module in modules
+        for node in ast.walk(ast.parse((ROOT / f"{module}.py").read_text("utf-8")))
         if isinstance(node, ast.ClassDef)
     }
     assert ("mqttd.broker.turns", "Job") in compiled
     found = []
     for folder in ("mqttd", "mqttd_plugins"):
         for file in (ROOT / folder).rglob("*.py"):
-            path = file.relative_to(ROOT).as_posix()
+            path = file.relative_to(ROOT).with_suffix("").as_posix()
             if path not in modules:
                 tree = ast.parse(file.read_text("utf-8"))
                 known = {

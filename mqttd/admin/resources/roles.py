@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Callable
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 from twisted.internet.defer import Deferred
@@ -58,10 +58,6 @@ class Done(Struct):
     roles: int
     groups: int
     members: int
-
-
-#: What is said of a change that waits for the store.
-_UNKEPT: Final = "this holds, but is not stored yet, and lost if the broker is killed"
 
 
 class RolesResource:
@@ -195,8 +191,8 @@ class RolesResource:
 
         def told(why: str) -> None:
             if why:
-                text = f"{_UNKEPT}: {why}"
-                kept.errback(ApiError(507, "not_stored_yet", text))
+                text = "this holds, but is not stored yet, and lost if the broker is killed"
+                kept.errback(ApiError(507, "not_stored_yet", f"{text}: {why}"))
             else:
                 kept.callback(answer)
 
