@@ -197,7 +197,7 @@ class Archive:
         except (ValueError, LookupError, TypeError) as error:
             raise ValueError(
                 f"{path}: not the entry of an archived segment ({error!r}): put back what was"
-                " there; without it the archive begins after that segment"
+                " there, or delete it: its events are missing then"
             ) from None
         return Entry(name, end, blocks)
 
@@ -253,7 +253,11 @@ class ArchivedLog:
         found = {}
         for node in sorted({*near, *self._there}):
             latest = near[node].latest if node in near else self._there[node][-1].end
-            found[node] = Bounds(self._earliest(node), latest)
+            firsts = [entry.base for entry in self._there.get(node, [])[:1]]
+            if node in near:
+                firsts.append(near[node].earliest)
+            # What is not there between these is a loss, and told where it is read.
+            found[node] = Bounds(min(firsts), latest)
         return found
 
     def _check(self) -> None:
@@ -274,15 +278,6 @@ class ArchivedLog:
         there = {node: self._archive.entries(node) for node in self._archive.nodes()}
         self._there = {node: entries for node, entries in there.items() if entries}
         self._looked = time.monotonic()
-
-    def _earliest(self, node: str) -> int:
-        """From where on everything is there, up to what the log itself has."""
-        entries = self._there.get(node, [])
-        at = self._first.get(node, entries[-1].end if entries else 0)
-        for entry in reversed(entries):
-            if entry.end >= at > entry.base:
-                at = entry.base
-        return at
 
     def blocks(self, node: str, start: int, end: int, whole: bool = True) -> list[Block]:
         """See `EventLog.blocks`; what the log deletes meanwhile is looked for in the archive."""

@@ -91,9 +91,17 @@ def test_a_hole_in_the_archive_is_not_passed_over(tmp_path: Path) -> None:
     writer.may_go = lambda end: True
     writer.clean_up()
     log = ArchivedLog(LogReader(str(tmp_path / "log")), url)
-    assert log.bounds()[NODE].earliest == ends[1][1]
-    with pytest.raises(DataLoss, match=f"events 30 to {ends[1][1] - 1} of node"):
+    assert log.bounds()[NODE].earliest == 0
+    lost = f"events 30 to {ends[1][1] - 1} of node"
+    with pytest.raises(DataLoss, match=lost):
         log.blocks(NODE, 0, ends[3][1])
+    # A query that is to fail does; one that is not reads what is before the hole, and counts it.
+    reader = batch(tmp_path / "log", archive=url)
+    with pytest.raises(DataLoss, match=lost):
+        rows(reader, reader.partitions())
+    reader = batch(tmp_path / "log", archive=url, failOnDataLoss="false")
+    found = rows(reader, reader.partitions())
+    assert sorted(seqs(found)) == [*range(31), *range(ends[1][1], log.bounds()[NODE].latest)]
     os.unlink(next((tmp_path / "far").rglob(f"{ends[1][1]:020d}.events")))
     with pytest.raises(DataLoss, match="are not in the archive"):
         list(events(log, NODE, ends[1][1], ends[2][1]))
