@@ -184,6 +184,8 @@ class Etcd:
         #: A key that may be read; told which member hangs.
         self.key = b"mqttd"
         self.hung: Callable[[str], object] = lambda text: None
+        #: How often one was found that does.
+        self.hangs = 0
         self.hanging = Hanging(reactor, self.endpoints, self._read, self._hangs)
         #: What waits for an answer, and of whom.
         self.watches: set[Watching] = set()
@@ -291,6 +293,7 @@ class Etcd:
 
     def _hangs(self, endpoint: str, other: str) -> None:
         """What waits for it waits no more."""
+        self.hangs += 1
         if self.endpoints[self.at] == endpoint:
             self.at = self.endpoints.index(other)
         self._unanswered(endpoint, _hanging(endpoint))

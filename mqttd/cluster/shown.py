@@ -95,6 +95,7 @@ class Shown:
             "cluster_sessions_missed": self.owners.without,
             "cluster_sessions_paced": self.owners.pace.refused,
             "cluster_unanswered": self.asking.unanswered,
+            "cluster_etcd_hangs": self.etcd.hangs,
             **self.view.keys.unreadable.counters(),
             **self.more(),
         }

@@ -86,7 +86,7 @@ def test_who_asks_a_member_that_hangs_hears_of_it_and_asks_another() -> None:
     assert not errors
     turns(clock, 0.4)
     assert [type(each) for each in errors] == [Hangs]
-    assert len(told) == 1 and told[0].startswith(A)
+    assert len(told) == etcd.hangs == 1 and told[0].startswith(A)
     assert etcd.endpoints[etcd.at] == B
     again = done(Deferred.fromCoroutine(etcd.transaction([], [put(b"k", b"v")])))
     assert again.done
