@@ -212,7 +212,9 @@ class Faults:
     async def _hops(self) -> None:
         while True:
             await asyncio.sleep(self.dice.uniform(0.05, 0.4))
-            self.dice.choice(self.everybody).hop()
+            roamer = self.dice.choice(self.everybody)
+            rests = roamer in self.readers and self.dice.random() < 0.2
+            roamer.hop(self.dice.uniform(0.5, 2.0) if rests else 0.0)
 
     async def _changes(self) -> None:
         while True:

@@ -24,6 +24,9 @@ _AGAIN = 0.1
 _ANSWER = 6.0
 #: Seconds in which a message was on its way to a node that was killed.
 _ON_ITS_WAY = 1.0
+#: Every so many messages one is so large: who is away for a second has a queue that moves in parts.
+_LARGE_EVERY = 8
+_LARGE = b" " * 40_000
 
 
 class Roamer:
@@ -46,6 +49,7 @@ class Roamer:
         self.left_at = 0.0
         self.closes: Callable[[], object] = lambda: None
         self._known = False
+        self._rest = 0.0
         self.reader: asyncio.StreamReader
         self.writer: asyncio.StreamWriter
 
@@ -64,11 +68,14 @@ class Roamer:
                     self.connected.clear()
                     self.left_at = time.monotonic()
                 self.closes()
-            await asyncio.sleep(_AGAIN)
+            await asyncio.sleep(_AGAIN + self._rest)
+            self.left_at += self._rest
+            self._rest = 0.0
 
-    def hop(self) -> None:
-        """Go elsewhere, now and without a word."""
+    def hop(self, rest: float = 0.0) -> None:
+        """Go elsewhere, now and without a word, after so many seconds."""
         if self.connected.is_set():
+            self._rest = rest
             self.writer.transport.abort()
 
     async def _connect(self) -> None:
@@ -147,6 +154,8 @@ class Sender(Roamer):
 
     def _send(self, dup: bool) -> None:
         payload = b"%d" % self.current
+        if self.current % _LARGE_EVERY == 0:
+            payload += _LARGE
         data = mq.publish(self.topic, payload, self.qos, self._id(), dup=dup, version=mq.V5)
         self.send(data)
 
