@@ -159,6 +159,10 @@ class _Parser:
         while self.token.kind != "end":
             start = self.token.start
             term = self._term(0)
+            if self.token.kind != "." and self._line(self.token.start) > self._line(term.end):
+                # Said of the rule that lacks it, not of the next one.
+                found = "end of file" if self.token.kind == "end" else "end of line"
+                raise self._error(term.end, found, "'.' after the rule")
             self._take(".", "'.' after the rule")
             yield self._rule(term, self._line(start))
 

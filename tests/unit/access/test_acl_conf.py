@@ -233,7 +233,10 @@ def test_CVE_2018_12550_a_text_without_rules_allows_nothing(text: str) -> None:
     "text,place,fault",
     [
         ("{allow, all}", "1:13", "found end of file, expected '.' after the rule"),
-        ("{allow, all}\n{deny, all}.", "2:1", "found {, expected '.' after the rule"),
+        ("{allow, all}\n{deny, all}.", "1:13", "found end of line, expected '.' after the rule"),
+        ("{allow,\n all} % yes\n\n{deny, all}.", "2:6", "found end of line, expected '.' after"),
+        ("{allow, all}\n\n", "1:13", "found end of file, expected '.' after the rule"),
+        ("{allow, all} {deny, all}.", "1:14", "found {, expected '.' after the rule"),
         ("{allow all}.", "1:8", "found all, expected ',' or '}'"),
         ("{allow, all].", "1:12", "found ], expected ',' or '}'"),
         ("{allow, }.", "1:9", "found }, expected a name, a text, '{' or '['"),
