@@ -37,6 +37,7 @@ from mqttd.config.schema import (
     SslListener,
     UnixListener,
 )
+from mqttd.config.schema.toml_text import fault_in, line_numbers
 
 __all__ = ["ConfigError", "load"]
 
@@ -51,8 +52,6 @@ _KINDS_ELSEWHERE: Final = {
 }  # fmt: skip
 
 _LISTENER_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_HEADER: Final = re.compile(r"\s*\[([^\[\]]+)\]")
-_KEY: Final = re.compile(r"""\s*([A-Za-z0-9_."'-][A-Za-z0-9_."'\s-]*)=""")
 #: A key of more than 64 parts.
 _NESTED: Final = re.compile(r"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){64}""")
 #: Mistakes that are told; those of a file that is no configuration are many.
@@ -93,22 +92,11 @@ def from_text(text: str, path: str | None, environ: Mapping[str, str]) -> Config
     reading = _Reading(path or "defaults", text)
     try:
         document = tomllib.loads(text)
-    except ValueError as error:  # of a number with thousands of digits as well
-        raise ConfigError([f"{path}: not valid TOML: {_toml_fault(error)}"]) from None
-    except RecursionError:
-        raise ConfigError([f"{path}: not valid TOML: nested too deeply"]) from None
+    except (ValueError, RecursionError) as error:  # a number with thousands of digits as well
+        raise ConfigError([fault_in(str(path), text, error)]) from None
     reading.override(document, environ)
     base = os.path.dirname(os.path.abspath(path if path is not None else "etc/mqttd.conf"))
     return _config(reading, document, base, os.path.abspath(path) if path is not None else "")
-
-
-def _toml_fault(error: ValueError) -> str:
-    """What is wrong, in words; a table that stands there twice is what happens most."""
-    found = re.match(r"Cannot declare \((.+?),?\) twice(.*)", str(error))
-    if found is None:
-        return str(error)
-    table = ".".join(name.strip(" '\"") for name in found[1].split(","))
-    return f"the table [{table}] is there already, its keys go there{found[2]}"
 
 
 def admin_socket(path: str | None, environ: Mapping[str, str]) -> str:
@@ -120,8 +108,8 @@ def admin_socket(path: str | None, environ: Mapping[str, str]) -> str:
     reading = _Reading(path or "defaults", text)
     try:
         document = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError([f"{path}: not valid TOML: {error}"]) from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError([fault_in(str(path), text, error)]) from None
     reading.override(document, environ)
     kept: dict[str, Any] = {
         table: document[table] for table in ("node", "admin") if table in document
@@ -152,7 +140,7 @@ class _Reading:
 
     def __init__(self, label: str, text: str) -> None:
         self.label = label
-        self.lines = _line_numbers(text)
+        self.lines = line_numbers(text)
         self.variables: dict[str, str] = {}
         self.values: dict[str, Any] = {}
         self.listeners: dict[str, dict[str, None]] = {}
@@ -397,25 +385,6 @@ def _read_text(path: str) -> str:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError([f"{path}: cannot be read: {reason}"]) from None
-
-
-def _line_numbers(text: str) -> dict[str, int]:
-    """Dotted path of a key or table -> the first line that names it, as far as lines can tell."""
-    lines: dict[str, int] = {}
-    table = ""
-    for number, line in enumerate(text.splitlines(), 1):
-        if (header := _HEADER.match(line)) is not None:
-            table = _dotted(header[1])
-            lines.setdefault(table, number)
-        elif (key := _KEY.match(line)) is not None:
-            path = _dotted(key[1])
-            lines.setdefault(f"{table}.{path}" if table else path, number)
-    return lines
-
-
-def _dotted(key: str) -> str:
-    """A TOML key without the blanks and quotes around its parts."""
-    return ".".join(part.strip().strip("\"'") for part in key.split("."))
 
 
 def _pattern(path: str) -> str:

@@ -25,6 +25,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar, get_args, get_origin
 import msgspec
 from msgspec import Meta
 
+from mqttd.config.schema.toml_text import fault_in
 from mqttd.plugins.budget import Budget, Policy
 from mqttd.types import PluginError
 
@@ -94,8 +95,8 @@ def read_settings(path: str, schema: type[msgspec.Struct] | None) -> tuple[Any, 
         raise PluginError(f"{path}: cannot be read: {reason}") from None
     try:
         tables = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise PluginError(f"{path}: not valid TOML: {error}") from None
+    except (ValueError, RecursionError) as error:
+        raise PluginError(fault_in(path, text, error)) from None
     if mode & stat.S_IROTH and (secret := _secret_in(tables)):
         warnings.warn(
             f"{path}: mode {mode:04o} lets everybody read {secret}; expected 0600",

@@ -379,6 +379,23 @@ def test_a_table_that_is_there_twice_is_named(read: Load) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "line", "key", "first"),
+    [
+        ("[mqtt]\nmax_qos = 1\n# that was it\nmax_qos = 2\n", 4, "mqtt.max_qos", 2),
+        ("[mqtt]\nmax_qos = 1\nmax_qos = 2", 3, "mqtt.max_qos", 2),
+        ('[auth]\nchain = ["jwt"]\n"chain" = [\n"anonymous",\n]\n[log]\n', 3, "auth.chain", 2),
+        ("[mqtt]\nmax_qos = 1\n[mqtt.max_qos]\n", 3, "mqtt.max_qos", 2),
+        ("mqtt.max_qos = 1\nnode.name = 'a'\nmqtt . max_qos = 2\n", 3, "mqtt.max_qos", 1),
+    ],
+)
+def test_a_key_that_is_there_twice_is_named_with_both_lines(
+    read: Load, text: str, line: int, key: str, first: int
+) -> None:
+    (found,) = mistakes(read, text)
+    assert found == f":{line}: {key}: is there already, in line {first}; leave one of them"
+
+
 def test_a_file_nested_without_end_is_refused(read: Load) -> None:
     (found,) = mistakes(read, f"a = {'[' * 100_000}")
     assert "not valid TOML" in found

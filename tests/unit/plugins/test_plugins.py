@@ -450,6 +450,7 @@ class Plugin:
     [
         ("", "acme.conf: object missing required field `topic`"),
         ("topic = ", "acme.conf: not valid TOML"),
+        ('topic = "a"\ntopic = "b"\n', "acme.conf:2: topic: is there already, in line 1; leave"),
         ('topic = "a"\n\ninterval = "x"\n', ':3: interval = "x": expected `float`, got `str`'),
         ('topic = "a"\nintervall = 3\n', ":2: intervall: unknown key; did you mean interval?"),
         ('topic = "a"\npassword = 17\n', ":2: password = ...: expected `str`, got `int`"),
