@@ -13,10 +13,12 @@ from typing import Any
 
 from mqttd.access.by_listener import AccessByListener, config_of, configs_by_listener
 from mqttd.access.chain import AccessControl, OnError
+from mqttd.access.module import BUILT_IN
 from mqttd.access.roles import Roles
 from mqttd.broker.roles import RoleError
 from mqttd.config.schema import Config, Listener
-from mqttd.options import StartError, why
+from mqttd.hints import like
+from mqttd.options import StartError, at, why
 from mqttd.reports import Reports
 from mqttd.transports.sockets import ListenError
 
@@ -68,6 +70,23 @@ class Gate:
         except (OSError, ValueError) as error:
             raise ListenError(why(error)) from None
         return lambda: self.access.put(listener, own)
+
+    def unclaimed(self) -> list[str]:
+        """What is to be told of names in chains that no plugin has made a module of."""
+        found = []
+        chains = {"auth.chain": self.access.common}
+        for listener, own in self.access.own.items():
+            if own.config.auth.chain != self.access.common.config.auth.chain:
+                chains[f"listener.{listener.replace(':', '.')}.auth_chain"] = own
+        for key, access in chains.items():
+            for name in access.authentication.unclaimed():
+                known = [*BUILT_IN, *sorted(self.plugins_modules())]
+                found.append(
+                    f"{at(access.config, key)} names {name!r}, which is no module, built in or of a"
+                    " loaded plugin: who comes to it is refused; there are:"
+                    f" {', '.join(known)}{like(name, known)}"
+                )
+        return found
 
     def plugins_modules(self) -> set[str]:
         """The authentication modules that are plugins'."""

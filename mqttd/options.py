@@ -9,16 +9,17 @@ from __future__ import annotations
 import fcntl
 import os
 import platform
+import re
 import shlex
 import sys
 import warnings
-from typing import TextIO
+from typing import Final, TextIO
 
 from twisted.python import usage
 
 from mqttd import __version__, compiled
 from mqttd.access.by_listener import AccessByListener, configs_by_listener
-from mqttd.access.chain import AccessControl
+from mqttd.access.chain import AccessControl, UnknownModule
 from mqttd.admin.door import DoorError, certificate_options
 from mqttd.admin.tcp import Tokens
 from mqttd.config.files import SHIPPED, find, places
@@ -30,8 +31,12 @@ from mqttd.plugins.plugins import Plugins
 from mqttd.transports.tls import Tls, TlsError
 from mqttd.workers.place import place_of
 
-__all__ = ["Options", "StartError", "check", "check_cluster", "check_files", "lock_data_dir"]
+__all__ = ["Options", "StartError", "at", "check", "check_cluster", "check_files", "lock_data_dir"]
 __all__ += ["version_text", "why"]
+
+
+#: What is wrong with one of its files, behind a listener's table.
+_OF_LISTENER: Final = re.compile(r"(listener\.\w+\.[\w-]+): (.*)", re.DOTALL)
 
 
 class StartError(Exception):
@@ -42,15 +47,48 @@ def why(error: Exception, config: Config | None = None) -> str:
     """What an operator reads of it; with `config` a file is told with the key that names it."""
     if isinstance(error, ConfigError):
         return f"the configuration has mistakes:\n{error}"
+    if isinstance(error, UnknownModule) and config is not None and error.name:
+        return f"{at(config, _chain_with(config, error.name))}: {error}"
+    text = str(error)
     if isinstance(error, OSError) and error.filename and error.strerror:
-        key = None if config is None else _key_of(config, error.filename)
-        if key is None or config is None:
-            return f"{error.filename}: {error.strerror}"
-        text = f"{key} = {str(error.filename)!r}: {error.strerror}"
+        text = f"{error.filename}: {error.strerror}"
         if isinstance(error, FileNotFoundError) and os.path.basename(error.filename) in SHIPPED:
-            text += _remedy(config, error.filename)
+            text += "" if config is None else _remedy(config, error.filename)
+    if config is None:
         return text
-    return str(error)
+    if (found := _OF_LISTENER.fullmatch(text)) is not None:
+        named = _with_key(config, found[2], f"{found[1]}.")
+        return text if named == found[2] else named
+    return _with_key(config, text)
+
+
+def at(config: Config, key: str) -> str:
+    """The key, behind file and line where the configuration has it."""
+    where = config.given.get(key)
+    return key if where is None else f"{where}: {key}"
+
+
+def _with_key(config: Config, text: str, table: str = "") -> str:
+    """What is wrong with a file, whose path begins the text, behind the key that names this file.
+
+    The text as it is where no key, none of `table`, names it.
+    """
+    for key, value in values(config):
+        if not value or not key.startswith(table) or option_of(key).kind != "path":
+            continue
+        if text.startswith(f"{value}: "):
+            return f"{at(config, key)} = {value!r}{text.removeprefix(value)}"
+        if text.startswith((f"{value}:", f"{value} ")):
+            return f"{at(config, key)}: {text}"
+    return text
+
+
+def _chain_with(config: Config, name: str) -> str:
+    """The key whose value is the chain that names a module."""
+    for key, value in values(config):
+        if key.endswith((".chain", ".auth_chain")) and name in value:
+            return key
+    return "auth.chain"
 
 
 def _warn(message: Warning | str, *rest: object, **more: object) -> None:
@@ -66,14 +104,6 @@ def _remedy(config: Config, path: str) -> str:
         return f"; `mqttd-ctl init {shlex.quote(above)}` writes one"
     data = shlex.quote(config.node.data_dir)
     return f"; `mqttd-ctl init {shlex.quote(folder)} --data {data}` writes one"
-
-
-def _key_of(config: Config, path: object) -> str | None:
-    """The key whose value is this file."""
-    for key, value in values(config):
-        if value and value == str(path) and option_of(key).kind == "path":
-            return key
-    return None
 
 
 def check(config: Config) -> None:

@@ -287,8 +287,8 @@ class Reload:
         service.control.limit_bodies(2 * after.mqtt.max_packet_size)
         for step in steps:
             step()
+        notes = service.gate.unclaimed()
         service.doors.close_others(after.listener)
-        notes = []
         for told in service.doors.take_over(after.listener):
             if told["note"]:
                 notes.append(f"listener {told['id']}: {told['note']}")

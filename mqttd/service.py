@@ -188,6 +188,9 @@ class MqttdService(Assembly):
         else:
             self._tell_ready()
         self.supervisor.ready()
+        if self._is_first():
+            for text in self.gate.unclaimed():
+                self.log.error("{text}", text=text)
         if self.on_start is not None:
             self.on_start(None)
 

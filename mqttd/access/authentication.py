@@ -164,6 +164,14 @@ class AuthenticationChain:
         self._reserved[name] = seq
         self.add(name, Absent(name), seq)
 
+    def unclaimed(self) -> list[str]:
+        """Names whose places are kept, and that no module has taken."""
+        return [
+            entry.name
+            for entry in self._entries
+            if entry.name in self._reserved and isinstance(entry.module, Absent)
+        ]
+
     def remove(self, name: str) -> None:
         """Take a module out; a reserved place refuses from then on.  Raises `UnknownModule`."""
         entry = self._find(name)

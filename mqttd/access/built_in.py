@@ -16,6 +16,7 @@ from mqttd.access.guard import OnEvent
 from mqttd.access.module import BUILT_IN, UnknownModule
 from mqttd.access.who import believes_any
 from mqttd.config.schema import Config
+from mqttd.hints import like
 
 __all__ = ["built_in"]
 
@@ -65,7 +66,9 @@ def built_in(
         filled = {"file": auth.scram.file}
     else:
         raise UnknownModule(
-            f"no built-in auth module {name!r}; expected one of: {', '.join(BUILT_IN)}"
+            f"no built-in auth module {name!r}; expected one of: {', '.join(BUILT_IN)}, or the"
+            f" module of a plugin that plugins.load names{like(name, BUILT_IN)}",
+            name,
         )
     filled.update(opts)
     module.init(filled)

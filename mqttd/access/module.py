@@ -19,7 +19,11 @@ BUILT_IN: Final = ("username", "clientid", "certificate", "jwt", "scram", "anony
 
 
 class UnknownModule(ValueError):
-    """No module of that kind has that name."""
+    """No module of that kind has that name, which is `name`."""
+
+    def __init__(self, text: str, name: str = "") -> None:
+        super().__init__(text)
+        self.name = name
 
 
 @dataclass(slots=True)

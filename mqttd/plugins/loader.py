@@ -34,6 +34,7 @@ from zope.interface import Invalid
 from zope.interface.verify import verifyObject
 
 import mqttd_plugins
+from mqttd.hints import like
 from mqttd.interfaces import API_VERSION, IMqttdPlugin
 from mqttd.types import PluginError
 
@@ -84,7 +85,7 @@ class Found:
     def missing(self, name: str) -> PluginError:
         """What to tell somebody who asks for a plugin that is not there."""
         there = ", ".join(sorted(self.plugins)) or "none"
-        parts = [f"plugin {name!r} was not found; found: {there}"]
+        parts = [f"plugin {name!r} was not found; found: {there}{like(name, self.plugins)}"]
         if name in self.silent:
             parts[0] = (
                 f"{self.silent[name]} was found, but declares no plugin; add to it: from"

@@ -102,7 +102,9 @@ class Plugins:
             except PluginError as error:
                 mistakes.append(str(error))
         if mistakes:
-            raise PluginError("plugins.load: " + "; ".join(mistakes))
+            where = self.config.given.get("plugins.load")
+            prefix = "plugins.load: " if where is None else f"{where}: plugins.load: "
+            raise PluginError(prefix + "; ".join(mistakes))
 
     def load(self, name: str | None = None) -> Deferred[None]:
         """Load one plugin; without a name, all that are to be loaded at start.

@@ -415,6 +415,22 @@ def test_what_cannot_be_opened_is_told_before_it_is_tried(site: Site, what: str)
     assert run(service, confirmed=True)["applied"]  # asking has left nothing bound
 
 
+def test_a_name_in_a_chain_that_no_plugin_has_made_a_module_of_is_told(site: Site) -> None:
+    """With plugins it may be the name of one of their modules, and is no mistake of the file."""
+    plugins = {"plugins.load": ("auto_subscribe",)}
+    site.write(keys={**plugins, "listener.tcp.default.auth_chain": ("jwtt",)})
+    service = site.make()
+    (told,) = service.gate.unclaimed()
+    assert told.startswith(f"{site.file}:"), told
+    assert "listener.tcp.default.auth_chain names 'jwtt', which is no module" in told
+    assert told.endswith("; did you mean jwt?")
+    site.write(keys={**plugins, "auth.chain": ("usernme", "anonymous")})
+    notes = run(service, confirmed=True)["notes"]
+    assert any("auth.chain names 'usernme'" in note for note in notes)
+    site.write(keys={**plugins, "auth.chain": ("anonymous",)})
+    assert run(service, confirmed=True)["notes"] == []
+
+
 def test_anonymous_clients_go_when_they_are_not_let_in_any_more(site: Site) -> None:
     service = site.make()
     client = MemoryClient(service.broker, "a")

@@ -34,6 +34,13 @@ def change(folder: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new, 1))
 
 
+def line_of(folder: Path, begin: str) -> str:
+    """File and number of the first line that begins so."""
+    path = folder / "mqttd.conf"
+    lines = path.read_text("utf-8").splitlines()
+    return f"{path}:{next(n for n, line in enumerate(lines, 1) if line.startswith(begin))}"
+
+
 def test_an_etcd_in_plain_is_warned_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = '[cluster]\nkind = "etcd"\nendpoints = ["http://etcd.example:2379"]\n'
     change(folder, "[cluster]\n", told)
@@ -64,10 +71,16 @@ def test_a_mistake_is_told_with_its_file(folder: Path, fault: str) -> None:
         )
     elif fault == "listener's rules":
         change(folder, '#acl_file = ""', 'acl_file = "other.conf"')
-        told = f"listener.tcp.default.acl_file = '{folder}/other.conf': No such file or directory"
+        told = (
+            f"{line_of(folder, 'acl_file = ')}: listener.tcp.default.acl_file"
+            f" = '{folder}/other.conf': No such file or directory"
+        )
     elif fault == "certificate":
         change(folder, "#[listener.ssl.default]", "[listener.ssl.default]")
-        told = f"listener.ssl.default: {folder}/certs/server.crt: No such file or directory"
+        told = (
+            f"listener.ssl.default.certificate = '{folder}/certs/server.crt':"
+            " No such file or directory"
+        )
     elif fault == "log":
         text = (folder / "mqttd.conf").read_text("utf-8")
         named = f'[log]\nto = "file"\nfile = "{folder}/logs/mqttd.log"\n'
@@ -79,6 +92,47 @@ def test_a_mistake_is_told_with_its_file(folder: Path, fault: str) -> None:
     with pytest.raises(SystemExit) as stopped:
         check(folder)
     assert stopped.value.code == f"mqttd cannot start: {told}"
+
+
+CHAIN = '#chain = ["username", "anonymous"]'
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        (
+            CHAIN,
+            'chain = ["usernme"]',
+            "auth.chain: no built-in auth module 'usernme'; expected one of: username, clientid,"
+            " certificate, jwt, scram, anonymous, or the module of a plugin that plugins.load"
+            " names; did you mean username?",
+        ),
+        (
+            "#auth_chain = []",
+            'auth_chain = ["ldap"]',
+            "listener.tcp.default.auth_chain: no built-in auth module 'ldap'; expected one of:",
+        ),
+        (
+            '#file = "acl.conf"',
+            'file = "mqttd.conf"',
+            "acl.file: {folder}/mqttd.conf:",
+        ),
+        (
+            "#load = []",
+            'load = ["presense"]',
+            "plugins.load: plugin 'presense' was not found; found: ",
+        ),
+    ],
+)
+def test_a_name_that_is_not_there_is_told_with_its_line_and_its_like(
+    folder: Path, old: str, new: str, told: str
+) -> None:
+    change(folder, old, new)
+    with pytest.raises(SystemExit) as stopped:
+        check(folder)
+    begin = f"mqttd cannot start: {line_of(folder, new)}: {told.format(folder=folder)}"
+    assert str(stopped.value.code).startswith(begin)
+    assert "presense" not in new or "; did you mean presence?" in str(stopped.value.code)
 
 
 def test_the_remedy_for_missing_rules_puts_them_where_they_are_missing(tmp_path: Path) -> None:

@@ -110,6 +110,7 @@ def test_one_that_is_missing_is_told_with_those_there_are(node: Node) -> None:
         node.load("amce")
     text = str(error.value)
     assert "plugin 'amce' was not found; found: acme" in text
+    assert "; did you mean acme?; failed: " in text
     assert "broken.py: ModuleNotFoundError: No module named 'no_such_module'" in text
     assert "torn.py: SyntaxError: " in text and "line 1" in text
     assert "leaving.py: SystemExit: 3" in text
