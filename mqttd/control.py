@@ -30,7 +30,7 @@ from mqttd.admin.tcp import AdminTcpService
 from mqttd.config.schema import Config
 from mqttd.monitor.log.targets import FileTarget
 from mqttd.monitor.log.writer import Writer
-from mqttd.options import StartError
+from mqttd.options import StartError, closed_door
 
 __all__ = ["Control"]
 
@@ -93,6 +93,8 @@ class Control(MultiService):
     def _tcp(self) -> AdminTcpService | None:
         """The HTTP interface over TCP, where there are tokens for it."""
         if not self.has_tcp(self.config):
+            for note in self.closed(self.config):
+                self.log.warn("{note}", note=note)
             return None
         try:
             service = self.new_tcp(self.config)
@@ -129,6 +131,11 @@ class Control(MultiService):
         """Whether the interface is to be had over TCP, and here."""
         settings = config.admin.tcp
         return bool(settings.token_file or settings.pull_token_file) and not self.behind
+
+    def closed(self, config: Config) -> list[str]:
+        """What is to be told of an address over TCP at which nothing is to be had."""
+        text = "" if self.behind else closed_door(config)
+        return [text] if text else []
 
     def locks_out(self, before: Config, after: Config) -> list[str]:
         """What an operator should know of a configuration that closes the door they may use."""

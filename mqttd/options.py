@@ -31,8 +31,8 @@ from mqttd.plugins.plugins import Plugins
 from mqttd.transports.tls import Tls, TlsError
 from mqttd.workers.place import place_of
 
-__all__ = ["Options", "StartError", "at", "check", "check_cluster", "check_files", "lock_data_dir"]
-__all__ += ["version_text", "why"]
+__all__ = ["Options", "StartError", "at", "check", "check_cluster", "check_files", "closed_door"]
+__all__ += ["lock_data_dir", "version_text", "why"]
 
 
 #: What is wrong with one of its files, behind a listener's table.
@@ -110,6 +110,8 @@ def check(config: Config) -> None:
     """Read the files that a start reads, and start nothing; raises what is wrong with one."""
     check_files(config)
     _check_log(config)
+    if text := closed_door(config):
+        warnings.warn(text, stacklevel=1)
     Plugins(config, Host(None, None)).check()
     check_cluster(config)
     if config.cluster.kind != "none":
@@ -188,6 +190,18 @@ def _check_doors(config: Config) -> None:
             certificate_options("admin.tcp", tcp)
     if page.enabled and page.certificate:
         certificate_options("admin.page", page)
+
+
+def closed_door(config: Config) -> str:
+    """What tells who gave `admin.tcp` an address that nothing is opened there; else empty."""
+    tcp = config.admin.tcp
+    where = config.given.get("admin.tcp.bind")
+    if where is None or tcp.token_file or tcp.pull_token_file:
+        return ""
+    return (
+        f'{where}: admin.tcp.bind = "{tcp.bind}" opens nothing: this door is closed until'
+        " admin.tcp.token_file names a file of tokens (openssl rand -hex 32 > FILE)"
+    )
 
 
 def lock_data_dir(path: str) -> TextIO:

@@ -285,9 +285,10 @@ class Reload:
         if service.logging is not None:
             service.logging.take_over(after.log)
         service.control.limit_bodies(2 * after.mqtt.max_packet_size)
+        notes = service.control.closed(after) if before.admin.tcp != after.admin.tcp else []
         for step in steps:
             step()
-        notes = service.gate.unclaimed()
+        notes += service.gate.unclaimed()
         service.doors.close_others(after.listener)
         for told in service.doors.take_over(after.listener):
             if told["note"]:

@@ -383,7 +383,7 @@ class WorkersService(MultiService):
         self.doors.limit_bodies(2 * after.mqtt.max_packet_size)
         if self.logging is not None:
             self.logging.take_over(after.log)
-        return []
+        return self.doors.closed(after) if changed else []
 
     def stopService(self) -> Any:
         """End all workers, then the rest."""

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 from twisted.internet.defer import Deferred, maybeDeferred, succeed
 from twisted.internet.testing import MemoryReactorClock
-from twisted.logger import LogPublisher
+from twisted.logger import LogPublisher, capturedLogs
 from twisted.python.failure import Failure
 
 from mqttd.broker.points import Point
@@ -413,6 +413,20 @@ def test_what_cannot_be_opened_is_told_before_it_is_tried(site: Site, what: str)
     assert run(service, dry_run=True)["applied"] is False
     assert service.ports == ports
     assert run(service, confirmed=True)["applied"]  # asking has left nothing bound
+
+
+def test_an_address_over_tcp_without_tokens_is_said_to_open_nothing(site: Site) -> None:
+    bind = {"admin.tcp.bind": "127.0.0.1:0"}
+    site.write(keys=bind)
+    with capturedLogs() as lines:
+        service = site.make()
+    told = [str(line["note"]) for line in lines if "note" in line]
+    assert len(told) == 1 and 'admin.tcp.bind = "127.0.0.1:0" opens nothing' in told[0]
+    assert told[0].startswith(f"{site.file}:") and service.control.tcp is None
+    site.write(keys={**bind, "admin.tcp.token_file": "tokens"})
+    assert run(service)["notes"] == []
+    site.write(keys=bind)
+    assert run(service, confirmed=True)["notes"] == told
 
 
 def test_a_name_in_a_chain_that_no_plugin_has_made_a_module_of_is_told(site: Site) -> None:

@@ -50,6 +50,15 @@ def test_an_etcd_in_plain_is_warned_of(folder: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out.endswith(": ok\n")
 
 
+def test_an_address_that_opens_nothing_is_warned_of(folder: Path) -> None:
+    change(folder, "[admin.tcp]\n", '[admin.tcp]\nbind = "127.0.0.1:8081"\n')
+    where = f'{line_of(folder, "bind = ")}: admin.tcp.bind = "127.0.0.1:8081"'
+    told = f"{where} opens nothing: .* admin.tcp.token_file"
+    with pytest.raises(SystemExit) as ended, pytest.warns(UserWarning, match=told):
+        check(folder)
+    assert ended.value.code == 0
+
+
 @pytest.mark.parametrize(
     "fault", ["key", "rules", "listener's rules", "certificate", "users", "log"]
 )
