@@ -129,6 +129,7 @@ class IPluginHandle(IHooks):
 
         :param properties: of PUBLISH, by identifier (`mqttd.codec.properties`).
         :return: int, how many sessions it was handed to.
+        :raises TypeError: a payload that is no bytes: text has to be encoded.
         :raises ValueError: no valid topic name, or larger than ``mqtt.max_packet_size``.
         :raises RuntimeError: called within `message.publish` callbacks, 8 deep.
         """

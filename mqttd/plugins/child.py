@@ -37,6 +37,7 @@ from mqttd.interfaces import (
     ISubscription,
 )
 from mqttd.plugins.filters import Patterns
+from mqttd.plugins.groups.base import check_message
 from mqttd.plugins.pipe import Pipe
 from mqttd.types import Action, ClientInfo, HookResult, StoreFull
 
@@ -206,6 +207,7 @@ class ChildHandle:
         properties: Mapping[int, Any] | None = None,
     ) -> int:
         """See `IPluginHandle.publish`."""
+        check_message(topic, payload)
         return int(self.ask("publish", topic, payload, qos, retain, properties))
 
     def subscribe(self, topic_filter: str, callback: Callable[[Any], object], qos: int = 0) -> Any:

@@ -437,12 +437,19 @@ def framed(callback: HookCallable) -> HookCallable:
 
 
 def where(error: BaseException) -> str:
-    """`` (file:line)`` of the plugin's code that `error` came from, or nothing."""
-    place = ""
+    """`` (file:line)`` of the plugin's code that `error` came from, or nothing.
+
+    Where it has called the broker, which refused, that is the line of the call.
+    """
+    place = ours = ""
     at = error.__traceback__
     while at is not None:
-        code = at.tb_frame.f_code
-        if code not in GUARDS and code not in STEPS and at.tb_frame.f_globals is not globals():
-            place = f" ({code.co_filename}:{at.tb_lineno})"
+        code, names = at.tb_frame.f_code, at.tb_frame.f_globals
+        if code not in GUARDS and code not in STEPS and names is not globals():
+            line = f" ({code.co_filename}:{at.tb_lineno})"
+            if str(names.get("__name__")).startswith("mqttd."):
+                ours = line
+            else:
+                place = line
         at = at.tb_next
-    return place
+    return place or ours

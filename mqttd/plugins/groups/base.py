@@ -20,13 +20,22 @@ from twisted.logger import Logger
 
 from mqttd.plugins.budget import Budget
 
-__all__ = ["SEGMENT", "HandleBase", "Host"]
+__all__ = ["SEGMENT", "HandleBase", "Host", "check_message"]
 
 #: Calls whose Deferred nobody but the handle looks at.
 _WATCHED: Final = frozenset({"timer", "subscription"})
 
 #: What names of routes and listeners look like.
 SEGMENT: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+def check_message(topic: object, payload: object) -> None:
+    """Raise TypeError for what cannot be published, before the broker stumbles over it."""
+    if not isinstance(topic, str):
+        raise TypeError(f"topic {topic!r}: expected text, got {type(topic).__name__}")
+    if not isinstance(payload, (bytes, bytearray, memoryview)):
+        how = "; text becomes bytes with payload.encode()" if isinstance(payload, str) else ""
+        raise TypeError(f"payload: expected bytes, got {type(payload).__name__}{how}")
 
 
 class Host:

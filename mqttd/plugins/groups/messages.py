@@ -12,7 +12,7 @@ from mqttd.broker import halfway, local
 from mqttd.broker.abroad import Told
 from mqttd.codec.reasons import MqttError
 from mqttd.interfaces import ISubscription
-from mqttd.plugins.groups.base import HandleBase
+from mqttd.plugins.groups.base import HandleBase, check_message
 
 __all__ = ["MOST_NESTED", "Messages"]
 
@@ -56,6 +56,7 @@ class Messages(HandleBase):
     ) -> int:
         """See `IPluginHandle.publish`."""
         self._check()
+        check_message(topic, payload)
         broker = self._host.broker
         most = broker.settings.max_packet_size
         if len(payload) + len(topic.encode()) > most:

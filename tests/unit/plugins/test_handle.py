@@ -142,6 +142,29 @@ def test_a_topic_name_that_is_none_is_told(handle: PluginHandle, topic: str) -> 
         handle.subscribe("a/#/b", print)
 
 
+def test_text_as_a_payload_is_refused_at_the_line_that_publishes_it(
+    node: Node, handle: PluginHandle
+) -> None:
+    def publish(message: Any) -> None:
+        payload: Any = "text"
+        handle.publish("copy", payload)
+
+    handle.hook("message.publish", publish)
+    node.publish("a")
+    line = publish.__code__.co_firstlineno + 2
+    assert handle.budget.last_error.endswith(
+        "TypeError: payload: expected bytes, got str; text becomes bytes with payload.encode()"
+        f" ({__file__}:{line})"
+    )
+    wrong: Any
+    for wrong in (17, None):
+        with pytest.raises(TypeError, match=r"^payload: expected bytes, got (int|NoneType)$"):
+            handle.publish("a", wrong)
+    wrong = b"a"
+    with pytest.raises(TypeError, match=r"^topic b'a': expected text, got bytes$"):
+        handle.publish(wrong, b"")
+
+
 def test_publishing_in_a_circle_ends(node: Node, handle: PluginHandle) -> None:
     def again(message: Any) -> None:
         handle.publish("copy/" + message.topic, b"")
