@@ -20,7 +20,8 @@ import stat
 import tomllib
 import warnings
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, TypeVar, get_args, get_origin
+from types import UnionType
+from typing import Annotated, Any, Final, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
@@ -40,9 +41,12 @@ class PluginFileWarning(UserWarning):
 LIMITS: Final = "mqttd"
 
 _AT: Final = re.compile(r"^(?P<text>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
+_MISSING: Final = re.compile(r"object missing required field `(.*)`")
 _PASSWORD_IN_URL: Final = re.compile(r"^[a-z][a-z0-9+.-]*://[^/@\s]*:[^/@\s]+@", re.IGNORECASE)
 _SECRET: Final = re.compile(r"pass|secret|token|key|credential", re.IGNORECASE)
 
+
+_EXAMPLES: Final = {str: '"..."', int: "1", float: "1.0", bool: "true"}
 
 _Seconds = Annotated[float, Meta(gt=0, le=86400)]
 _Number = Annotated[int, Meta(ge=1, le=1_000_000)]
@@ -164,6 +168,13 @@ def _explain(
     assert found is not None
     what = found["text"][:1].lower() + found["text"][1:]
     key = (found["path"] or "$").removeprefix("$").removeprefix(".")
+    if (missing := _MISSING.fullmatch(what)) is not None and not key:
+        # msgspec tells one of them.
+        fields = [part for part in msgspec.structs.fields(schema) if part.required]
+        lines = [_line(part) for part in fields if part.encode_name not in tables]
+        if not os.path.exists(path):
+            what = f"there is no such file, and it is needed: no default for `{missing[1]}`"
+        return f"{path}: {what}; expected lines such as: {'; '.join(lines)}"
     if not key:
         return f"{path}: {what}"
     value: Any = tables
@@ -179,6 +190,19 @@ def _explain(
             what += f"; did you mean {json.dumps(close[0])}?"
     shown = "..." if _SECRET.search(key) else json.dumps(value, default=str, ensure_ascii=False)
     return f"{_where(path, text, key)}: {above}{key} = {shown[:80]}: {what}"
+
+
+def _line(part: Any) -> str:
+    """A line that gives a field of a schema some value, to show how that looks."""
+    kind = part.type
+    while (origin := get_origin(kind)) in (Annotated, Union, UnionType):
+        kind = get_args(kind)[0]
+    if origin is Literal:
+        return f"{part.encode_name} = {json.dumps(get_args(kind)[0])}"
+    kind = origin or kind
+    if isinstance(kind, type) and issubclass(kind, (msgspec.Struct, Mapping)):
+        return f"[{part.encode_name}]"
+    return f"{part.encode_name} = {_EXAMPLES.get(kind, '[...]')}"
 
 
 def _choices(schema: type[msgspec.Struct], key: str) -> list[Any]:

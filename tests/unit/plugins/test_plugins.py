@@ -468,6 +468,46 @@ def test_its_configuration_is_checked_before_it_is_loaded(
     assert str(node.dir / "acme.conf") in str(error.value)
 
 
+REQUIRED = """
+import msgspec
+from typing import Annotated, Literal
+
+class Inner(msgspec.Struct):
+    depth: int
+
+class Settings(msgspec.Struct):
+    topic: Annotated[str, msgspec.Meta(min_length=1)]
+    many: int | None
+    share: float
+    on: bool
+    names: list[str]
+    mode: Literal["fast", "safe"]
+    inner: Inner
+    interval: float = 5.0
+
+@implementer(IPlugin)
+class Plugin: ...
+"""
+
+
+def test_what_it_needs_is_told_with_the_file_that_was_looked_for(node: Node) -> None:
+    node.write("acme", REQUIRED, config_schema="mqttd_plugins.acme:Settings")
+    path = node.dir / "acme.conf"
+    with pytest.raises(PluginError) as error:
+        node.load("acme")
+    rest = 'many = 1; share = 1.0; on = true; names = [...]; mode = "fast"; [inner]'
+    assert str(error.value) == (
+        f"{path}: there is no such file, and it is needed: no default for `topic`; expected lines"
+        f' such as: topic = "..."; {rest}'
+    )
+    path.write_text('topic = "a"\n')
+    with pytest.raises(PluginError) as error:
+        node.load("acme")
+    assert str(error.value) == (
+        f"{path}: object missing required field `many`; expected lines such as: {rest}"
+    )
+
+
 def test_its_configuration_reaches_it(node: Node) -> None:
     node.write("acme", CONFIGURED, config_schema="mqttd_plugins.acme:Settings")
     (node.dir / "acme.conf").write_text('topic = "a"\ninterval = 2\n')
