@@ -48,7 +48,7 @@ from mqttd.codec.properties import Properties
 from mqttd.codec.reasons import ADMINISTRATIVE_ACTION
 from mqttd.config.load import from_tables, load
 from mqttd.config.schema import Config
-from mqttd.plugins.budget import Budget
+from mqttd.plugins.budget import UNBOUNDED, Budget
 from mqttd.plugins.callback import HookCallable
 from mqttd.plugins.filters import Patterns
 from mqttd.session.message import Message
@@ -109,7 +109,7 @@ class Broker:
         self._subscriptions: set[Subscription] = set()
         self._burst = 0
         #: Hooks of the program itself are not interrupted and never quarantined.
-        self._budget = Budget("embed", per_call=3600.0, per_second=3600.0, error_limit=1 << 60)
+        self._budget = Budget("embed", per_call=3600.0, per_second=3600.0, error_limit=UNBOUNDED)
 
     def _configure(self) -> Config:
         source = self._source

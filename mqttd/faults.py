@@ -8,9 +8,10 @@ from typing import Any, Protocol
 from twisted.logger import Logger
 
 from mqttd.monitor.log.lines import plain
-from mqttd.plugins.budget import Budget
+from mqttd.plugins.account import is_of_one
+from mqttd.plugins.budget import UNBOUNDED, Budget
 from mqttd.plugins.callback import Callback
-from mqttd.plugins.watchdog import where
+from mqttd.plugins.watchdog import PluginTimeout, where
 from mqttd.types import PluginError
 
 __all__ = ["Faults"]
@@ -48,7 +49,7 @@ class Faults:
                 "callback": callback,
                 "error": error,
                 "where": where(error).strip(" ()"),
-                "errors": f"{owner.errors + 1} of {owner.error_limit}",
+                "errors": _count(point, error, owner),
                 "traceback": "".join(traceback.format_exception(error)),
             },
         )
@@ -63,3 +64,13 @@ class Faults:
             seconds=seconds,
             stack=stack,
         )
+
+
+def _count(point: str, error: BaseException, owner: Budget) -> str:
+    """How many errors there are with this one, and how many lead to quarantine."""
+    number = sum(owner.faults.values()) + 1
+    if owner.error_limit >= UNBOUNDED:
+        return str(number)
+    if is_of_one(point) and not isinstance(error, (TimeoutError, PluginTimeout)):
+        return f"{number}, none of which counts towards quarantine"
+    return f"{owner.errors + 1} of {owner.error_limit}"

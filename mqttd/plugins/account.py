@@ -26,7 +26,7 @@ from mqttd.plugins.callback import FAILED, JUDGING, Callback, HookCallable, mean
 from mqttd.plugins.watchdog import GUARDS, TICK, PluginTimeout, Watch, framed, where
 from mqttd.types import HookResult, PluginError
 
-__all__ = ["Account", "OnError"]
+__all__ = ["Account", "OnError", "is_of_one"]
 
 OnError = Callable[[str, HookCallable, BaseException, Budget], None]
 
@@ -145,7 +145,7 @@ class Account:
         if self.on_error is not None:
             with suppress(Exception):  # a fault in the report must not stop the broker either
                 self.on_error(point, entry.callback, error, budget)
-        if kind == "raised" and (point in JUDGING or point.startswith(("auth ", "acl "))):
+        if kind == "raised" and is_of_one(point):
             budget.noted(kind, text, monotonic())
         else:
             budget.failed(kind, text, monotonic())
@@ -203,6 +203,11 @@ class Account:
                 f"{budget.name} is quarantined ({budget.policy}) after {budget.errors} errors,"
                 f" the last: {budget.last_error}; one call is tried in {wait:.0f} s",
             )
+
+
+def is_of_one(point: str) -> bool:
+    """Whether one client is judged there: what is raised is no step towards quarantine."""
+    return point in JUDGING or point.startswith(("auth ", "acl "))
 
 
 def _alarm_of(owner: Budget) -> str:

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Literal
 
-__all__ = ["ACTIVE", "CALL", "HALF_OPEN", "QUARANTINED", "Budget", "Policy"]
+__all__ = ["ACTIVE", "CALL", "HALF_OPEN", "QUARANTINED", "UNBOUNDED", "Budget", "Policy"]
 
 ACTIVE: Final = "active"
 QUARANTINED: Final = "quarantined"
@@ -35,6 +35,9 @@ HALF_OPEN: Final = "half-open"
 CALL: Final = 0.02
 #: Calls a second above which only some are timed.
 OFTEN: Final = 2000
+
+#: The `error_limit` of who is never quarantined.
+UNBOUNDED: Final = 1 << 60
 
 Policy = Literal["ignore", "deny"]
 
@@ -216,7 +219,7 @@ class Budget:
     # -- shown -----------------------------------------------------------------------------------
 
     def describe(self) -> dict[str, object]:
-        """The limits and the account, for the API; times in seconds."""
+        """The limits and the account, for the API; times in seconds, None for no limit."""
         return {
             "name": self.name,
             "state": self.state,
@@ -235,7 +238,7 @@ class Budget:
             "limits": {
                 "per_call": self.per_call,
                 "per_second": self.per_second,
-                "error_limit": self.error_limit,
+                "error_limit": self.error_limit if self.error_limit < UNBOUNDED else None,
                 "error_window": self.error_window,
                 "deadline": self.deadline,
                 "queue": self.queue,
@@ -245,7 +248,8 @@ class Budget:
         }
 
     def __repr__(self) -> str:
-        return f"<Budget {self.name} {self.state} {self.errors}/{self.error_limit} errors>"
+        most = f"/{self.error_limit}" if self.error_limit < UNBOUNDED else ""
+        return f"<Budget {self.name} {self.state} {self.errors}{most} errors>"
 
     def _quarantine(self, now: float) -> None:
         self.quarantines += 1

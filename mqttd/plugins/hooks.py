@@ -34,7 +34,7 @@ from twisted.internet.defer import Deferred
 
 from mqttd.broker.points import MESSAGE_PUBLISH, POINTS
 from mqttd.plugins.account import Account, OnError
-from mqttd.plugins.budget import QUARANTINED, Budget
+from mqttd.plugins.budget import QUARANTINED, UNBOUNDED, Budget
 from mqttd.plugins.callback import DENIED, Callback, HookCallable, meant, name_of, no_result
 from mqttd.plugins.filters import HookFilter, Patterns, hook_filter
 from mqttd.plugins.waiting import Asking, Ended
@@ -398,6 +398,6 @@ class Hooks(Account):
         self._call_listeners(point)
 
 
-_ANYBODY: Final = Budget("one of several callbacks", error_limit=1 << 62)
+_ANYBODY: Final = Budget("one of several callbacks", error_limit=UNBOUNDED)
 
 GUARDS.update((Hooks.run_hooks.__code__, Hooks.ask_publish.__code__))

@@ -1,0 +1,49 @@
+"""What plugins get wrong, as the log has it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mqttd.faults import Faults
+from mqttd.plugins.budget import UNBOUNDED, Budget
+
+
+class Lines:
+    """The fields of each event."""
+
+    def __init__(self) -> None:
+        self.told: list[dict[str, object]] = []
+
+    def __call__(self, event: str, fields: dict[str, object]) -> None:
+        self.told.append({"event": event, **fields})
+
+    error = __call__
+
+
+@pytest.mark.parametrize(
+    ("limit", "point", "error", "said"),
+    [
+        (10, "message.publish", RuntimeError(), "3 of 10"),
+        (10, "auth acme.check", TimeoutError(), "3 of 10"),
+        (10, "auth acme.check", RuntimeError(), "4, none of which counts towards quarantine"),
+        (UNBOUNDED, "message.publish", RuntimeError(), "4"),
+    ],
+)
+def test_errors_are_told_with_their_limit_where_there_is_one(
+    limit: int, point: str, error: Exception, said: str
+) -> None:
+    lines, owner = Lines(), Budget("acme", error_limit=limit)
+    owner.noted("raised", "for one client")
+    for _ in range(2):
+        owner.failed("raised", "for all", 0.0)
+    Faults(lines).callback(point, print, error, owner)
+    assert [told["errors"] for told in lines.told] == [said]
+
+
+def test_no_limit_is_shown_where_there_is_none() -> None:
+    shown: Any = Budget("embed", error_limit=UNBOUNDED).describe()
+    assert shown["limits"]["error_limit"] is None
+    assert repr(Budget("embed", error_limit=UNBOUNDED)) == "<Budget embed active 0 errors>"
+    assert repr(Budget("acme")) == "<Budget acme active 0/10 errors>"
