@@ -10,7 +10,8 @@ from twisted.logger import Logger
 from mqttd.monitor.log.lines import plain
 from mqttd.plugins.account import is_of_one
 from mqttd.plugins.budget import UNBOUNDED, Budget
-from mqttd.plugins.callback import Callback
+from mqttd.plugins.callback import DENIED, Callback
+from mqttd.plugins.groups.access import PluginFailed
 from mqttd.plugins.watchdog import PluginTimeout, where
 from mqttd.types import PluginError
 
@@ -30,10 +31,13 @@ class Faults:
         self.events = events
         self.log = Logger(namespace="mqttd")
 
-    def module(self, kind: str, name: str, error: BaseException) -> None:
-        """A module of access control has failed."""
+    def module(self, kind: str, name: str, error: BaseException, then: str = "") -> None:
+        """A module of access control has failed; what happens to the client then."""
         told: dict[str, object] = {"module": f"{kind} {name}", "error": error}
-        if not isinstance(error, OSError):  # that and TimeoutError are its back end's
+        if then:
+            told["then"] = then
+        # OSError and TimeoutError are its back end's, a plugin's callback has been told of.
+        if not isinstance(error, (OSError, PluginFailed)):
             told["traceback"] = "".join(traceback.format_exception(error))
         self.events("module failed", told)
 
@@ -41,18 +45,18 @@ class Faults:
         """A callback has failed; as `Account.on_error`."""
         if point == "load" and isinstance(error, PluginError):
             return  # an answer in one line, which who asked for the plugin gets and tells
-        self.events.error(
-            "callback failed",
-            {
-                "plugin": owner.name,
-                "point": point,
-                "callback": callback,
-                "error": error,
-                "where": where(error).strip(" ()"),
-                "errors": _count(point, error, owner),
-                "traceback": "".join(traceback.format_exception(error)),
-            },
-        )
+        told: dict[str, object] = {
+            "plugin": owner.name,
+            "point": point,
+            "callback": callback,
+            "error": error,
+            "where": where(error).strip(" ()"),
+            "errors": _count(point, error, owner),
+        }
+        if point in DENIED:
+            told["policy"] = owner.policy
+        told["traceback"] = "".join(traceback.format_exception(error))
+        self.events.error("callback failed", told)
 
     def stuck(self, entry: Callback, seconds: float, stack: str) -> None:
         """A callback cannot be broken off; as the watchdog tells it."""

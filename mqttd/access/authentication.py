@@ -70,15 +70,15 @@ class AuthenticationChain:
     """The modules that authenticate.
 
     `reactor` (a clock with ``callLater``) gives Deferred verdicts their deadline; without one they
-    are failures.  ``on_error(name, exception)`` is told of each failure,
-    ``on_event(event, fields)`` of what an operator should know.
+    are failures.  ``on_error(name, exception, then)`` is told of each failure and what happens to
+    the client then, ``on_event(event, fields)`` of what an operator should know.
     """
 
     def __init__(
         self,
         limits: AuthBackend,
         reactor: Any,
-        on_error: Callable[[str, Exception], None],
+        on_error: Callable[[str, Exception, str], None],
         on_event: OnEvent,
     ) -> None:
         self.limits = limits
@@ -322,7 +322,7 @@ class AuthenticationChain:
             try:
                 reload()
             except Exception as error:
-                self.on_error(entry.name, error)
+                self.on_error(entry.name, error, "")
                 faults.append(f"{entry.name}: {error}")
         return faults
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["AccessControl", "AclReloadError", "AuthReloadError", "OnError", "UnknownModule"]
 
 Kind: TypeAlias = Literal["auth", "acl"]
-OnError: TypeAlias = Callable[[str, str, Exception], None]
+OnError: TypeAlias = Callable[[str, str, Exception, str], None]
 
 
 class AuthReloadError(Exception):
@@ -60,10 +60,11 @@ class AccessControl:
     Deferred verdict is refused as an error.
 
     ``on_deny(client, action, topic, rule)`` is told of each denied action,
-    ``on_error(kind, name, exception)`` of each module that failed, ``on_event(event, fields)`` of
-    what an operator should know (a circuit breaker opens), ``on_revoked(module, usernames)`` of
-    users that are gone or have new passwords: who connected as one of them through this module is
-    to be disconnected; ``on_count(name)`` of what the broker's counters of this name count.
+    ``on_error(kind, name, exception, then)`` of each module that failed and what happens then,
+    ``on_event(event, fields)`` of what an operator should know (a circuit breaker opens),
+    ``on_revoked(module, usernames)`` of users that are gone or have new passwords: who connected
+    as one of them through this module is to be disconnected; ``on_count(name)`` of what the
+    broker's counters of this name count.
     ``roles`` are asked before the rules file or behind it, as ``acl.order`` says.
 
     Raises what the modules raise when their files are wrong: `AclSyntaxError`,
@@ -333,13 +334,13 @@ class AccessControl:
         self.questions.close()
         self.epoch += 1
 
-    def _auth_failed(self, name: str, error: Exception) -> None:
+    def _auth_failed(self, name: str, error: Exception, then: str) -> None:
         if self.on_error is not None:
-            self.on_error("auth", name, error)
+            self.on_error("auth", name, error, then)
 
     def _acl_failed(self, name: str, error: Exception) -> None:
         if self.on_error is not None:
-            self.on_error("acl", name, error)
+            self.on_error("acl", name, error, "")
 
     def questions_of(self, listener: str) -> AclQuestions:
         """The questions about the rules that clients of this listener are judged by."""

@@ -53,7 +53,7 @@ from mqttd.types import (
 __all__ = ["Answer", "Guard", "Latency", "OnEvent", "limits_of"]
 
 OnEvent: TypeAlias = Callable[[str, dict[str, object]], None]
-OnError: TypeAlias = Callable[[str, Exception], None]
+OnError: TypeAlias = Callable[[str, Exception, str], None]
 Call: TypeAlias = Callable[[], object]
 Recall: TypeAlias = Callable[[ClientInfo, bytes | None], "AuthOk | None"]
 
@@ -61,6 +61,9 @@ _SERVER_UNAVAILABLE: Final = 0x88
 _SERVER_BUSY: Final = 0x89
 _VERDICTS: Final = (AuthOk, AuthIgnore, AuthError)
 _STEPS: Final = (AuthOk, AuthContinue, AuthError)
+#: What happens to a client when a module has failed.
+_REFUSED: Final = "the client is refused"
+_PASSED: Final = "the next module is asked"
 #: Seconds that a module may hold the reactor thread before the log says so.
 _BLOCKS: Final = 0.1
 
@@ -121,7 +124,8 @@ class Guard:
     """Asks one module on behalf of the chain, within `limits`.
 
     `reactor` is a clock with ``callLater``; without one a Deferred is a failure.
-    ``on_error(name, exception)`` is told of each failure but those of an open breaker,
+    ``on_error(name, exception, then)`` is told of each failure but those of an open breaker, and
+    what happens to the client then,
     ``on_event(event, fields)`` of what the operator should know: the breaker, a module that blocks.
     """
 
@@ -156,9 +160,9 @@ class Guard:
         self._recall: Recall | None = getattr(module, "recall", None)
         self._blames = getattr(module, "blames_back_end", False) is True
         #: Told of each failure, where the module is a plugin's.
-        self._charge: OnError | None = getattr(module, "charge", None)
-        plugin = getattr(module, "plugin", name)
-        self._title = name if plugin == name else f"{name} of plugin {plugin}"
+        self._charge: Callable[[str, Exception], None] | None = getattr(module, "charge", None)
+        plugin = getattr(module, "plugin", None)
+        self._title = name if plugin is None else f"{name} of plugin {plugin}"
         self._serving = False
         #: the module has answered with a Deferred: only then its answers are worth keeping
         self._waits = False
@@ -349,7 +353,8 @@ class Guard:
         if isinstance(error, DeadlineError):
             self.late += 1
             text = f"no answer within {self.limits.deadline:g} s"
-        self._on_error(self._title, error)
+        passed = self.ignores_errors and refused is None
+        self._on_error(self._title, error, _PASSED if passed else _REFUSED)
         if self._charge is not None:
             self._charge(self.name, error)
         now = self._now()

@@ -285,7 +285,7 @@ class MemoryBroker:
     ) -> None:
         self.faults.append((point, error))
 
-    def _module_failed(self, kind: str, name: str, error: Exception) -> None:
+    def _module_failed(self, kind: str, name: str, error: Exception, then: str) -> None:
         self.faults.append((f"{kind} {name}", error))
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from mqttd.faults import Faults
 from mqttd.plugins.budget import UNBOUNDED, Budget
+from mqttd.plugins.groups.access import PluginFailed
 
 
 class Lines:
@@ -40,6 +41,22 @@ def test_errors_are_told_with_their_limit_where_there_is_one(
         owner.failed("raised", "for all", 0.0)
     Faults(lines).callback(point, print, error, owner)
     assert [told["errors"] for told in lines.told] == [said]
+
+
+def test_what_the_policy_does_is_told_with_the_failure() -> None:
+    lines = Lines()
+    faults = Faults(lines)
+    faults.callback("client.authenticate", print, RuntimeError(), Budget("acme", "deny"))
+    faults.callback("client.connected", print, RuntimeError(), Budget("acme", "deny"))
+    assert [told.get("policy") for told in lines.told] == ["deny", None]
+    lines.told.clear()
+    faults.module("auth", "ldap of plugin acme", KeyError("a"), "the client is refused")
+    faults.module("auth", "ldap of plugin acme", PluginFailed("told"), "the next module is asked")
+    first, second = lines.told
+    assert first["module"] == second["module"] == "auth ldap of plugin acme"
+    assert (first["then"], second["then"]) == ("the client is refused", "the next module is asked")
+    # Of a plugin's callback there is a line with the traceback already.
+    assert "KeyError" in str(first["traceback"]) and "traceback" not in second
 
 
 def test_no_limit_is_shown_where_there_is_none() -> None:

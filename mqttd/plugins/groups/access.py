@@ -11,10 +11,10 @@ from mqttd.interfaces import IAccessControl, IAuthenticator, IEnhancedAuthentica
 from mqttd.plugins.groups.base import HandleBase
 from mqttd.types import Action, ClientInfo
 
-__all__ = ["Access"]
+__all__ = ["Access", "PluginFailed"]
 
 
-class _Charged(RuntimeError):
+class PluginFailed(RuntimeError):
     """A call of a plugin has failed, and is on its account already."""
 
 
@@ -35,7 +35,7 @@ class _GuardedModule:
 
     def charge(self, name: str, error: BaseException) -> None:
         """Count a failure that came up after the call: a late one, an answer that is no verdict."""
-        if not isinstance(error, _Charged):
+        if not isinstance(error, PluginFailed):
             text = f"{self._what}: {type(error).__name__}: {error}"[:500]
             self._handle.budget.noted("raised", text)
 
@@ -49,7 +49,8 @@ class _GuardedModule:
             before = sum(budget.faults.values()) + budget.skipped
             result = self._handle._guard(f"{self._what}.{name}", value, args)
             if result is None and sum(budget.faults.values()) + budget.skipped != before:
-                raise _Charged(f"plugin {budget.name} is {budget.state}: {budget.last_error}")
+                how = f"is {budget.state}" if budget.shut else "failed"
+                raise PluginFailed(f"plugin {budget.name} {how}: {budget.last_error}")
             return result
 
         return guarded

@@ -66,6 +66,8 @@ class Bench:
         (folder / "acl.conf").write_text("{allow, all}.\n")
         self.clock = Clock()
         self.events: list[tuple[str, dict[str, object]]] = []
+        #: The modules that failed, and what became of the client.
+        self.errors: list[tuple[str, str]] = []
         self.control = AccessControl(
             Config(
                 auth=Auth(
@@ -77,6 +79,7 @@ class Bench:
             ),
             self.clock,
             on_event=lambda event, fields: self.events.append((event, fields)),
+            on_error=lambda kind, name, error, then: self.errors.append((name, then)),
         )
         for i, module in enumerate(modules):
             self.control.register_mod("auth", f"m{i}", module)
@@ -298,6 +301,20 @@ def test_on_error_ignore_asks_the_next_module(tmp_path: Path) -> None:
     result = bench.ask(b"2")  # the breaker is open now
     last.open[1].errback(ConnectionError())
     assert codes(result) == [0x88]  # m1 denies
+
+
+def test_what_becomes_of_the_client_is_told_with_the_failure(tmp_path: Path) -> None:
+    first, second = Backend(), Backend()
+    second.plugin = "acme"  # type: ignore[attr-defined]
+    bench = Bench(tmp_path, first, second, ignore_errors_of=("m0",))
+    bench.ask()
+    first.open[0].errback(KeyError())
+    second.open[0].errback(KeyError())
+    assert bench.errors == [
+        ("m0", "the next module is asked"),
+        ("m1 of plugin acme", "the client is refused"),
+    ]
+    assert [bench.figures(name)["error"] for name in ("m0", "m1")] == [1, 1]
 
 
 def test_a_module_may_narrow_its_limits(tmp_path: Path) -> None:
