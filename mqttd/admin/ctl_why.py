@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 from mqttd.admin.ctl_client import CtlError, client_of, of_node
 from mqttd.admin.ctl_print import done, print_json, print_table, printable, seconds_of, time_text
 
-__all__ = ["add_commands"]
+__all__ = ["add_commands", "step_text"]
 
 
 def add_commands(add: Callable[..., Any], group: Callable[..., Any], commands: Any) -> None:
@@ -78,10 +78,11 @@ def _print(life: dict[str, Any]) -> None:
     for sentence in life["answer"]:
         print(printable(f"  lost: {sentence}"))
     for step in life["steps"]:
-        print(printable(f"  {time_text(step['at'], exact=True)}  {_text(step)}"))
+        print(printable(f"  {time_text(step['at'], exact=True)}  {step_text(step)}"))
 
 
-def _text(step: dict[str, Any]) -> str:
+def step_text(step: dict[str, Any]) -> str:
+    """One thing that happened to a message, in words."""
     what = step["what"]
     to = f" {step['receiver']}" if step.get("receiver") else ""
     detail = f" ({step['detail']})" if step.get("detail") else ""
@@ -103,6 +104,10 @@ def _text(step: dict[str, Any]) -> str:
         return f"matched {', '.join(filters) or 'no filter'}: {step.get('count', 1)} receivers"
     if what == "lost":
         return f"lost{f' for{to}' if to else ''}: {step['reason']}{detail}"
+    if what == "held":
+        return f"held by {step['detail']}"
+    if what == "retained":
+        return "kept as the retained message of its topic; nobody had subscribed to it"
     words = {"queued": "queued for", "sent": "sent to", "acked": "acknowledged by"}
     return f"{words.get(what, what + ' by')}{to}{detail}"
 

@@ -216,6 +216,9 @@ class Trail(Protocol):
     def lost(self, message: Any, reason: str, client_id: str, detail: str, /) -> None:
         """A message was lost, for one receiver or (no client id) for all; there was `room`."""
 
+    def holds(self, message: Any, where: str, /) -> None:
+        """A message that is stopped by a hook next is not lost, but there."""
+
     def many(self, reason: str, client_id: str, count: int, detail: str, /) -> None:
         """So many messages for a receiver were lost at once."""
 

@@ -159,6 +159,15 @@ class IPluginHandle(IHooks):
         :return: int, how many sessions it was handed to.
         """
 
+    def holds(message: Any, until: str) -> None:
+        """Say that a message is not lost which a ``message.publish`` callback stops now.
+
+        `mqttd-ctl why` tells whose plugin has it, and until when.
+
+        :param message: `mqttd.session.message.Message`, with the id that it came with.
+        :param until: words for an operator, ``until 2026-01-31 12:00:00 UTC``.
+        """
+
     def arrived(client_id: str = "") -> Deferred[None]:
         """Know when what was published so far has arrived, also at other workers and nodes.
 

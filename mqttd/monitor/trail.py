@@ -96,6 +96,8 @@ class Trail:
         self._filled_at = clock()
         self._ids: dict[int, None] = {}
         self._because = ""
+        #: The message that a hook stops next though it is not lost, and where it is.
+        self._held = (0, "")
         self._topics: list[str] = []
         self._encode = msgspec.json.Encoder().encode
         self._slow = self._unheard = 0
@@ -270,11 +272,25 @@ class Trail:
 
     def lost(self, message: Message, reason: str, client_id: str, detail: str) -> None:
         """See `Trail.lost`."""
+        if reason == "hook" and message.id == self._held[0]:
+            self._put(self._step(message, "held", detail=self._held[1]), message)
+            return
+        if reason == "no_subscriber" and message.retain and self._is_retained(message.topic):
+            self._put(self._step(message, "retained"), message)
+            return
         if reason == "denied" and not detail:
             detail = self._because
         self._put(
             self._step(message, "lost", reason=reason, receiver=client_id, detail=detail), message
         )
+
+    def holds(self, message: Message, where: str) -> None:
+        """See `Trail.holds`."""
+        self._held = message.id, where
+
+    def _is_retained(self, topic: str) -> bool:
+        level = self.broker.retainer.topics.get(topic)
+        return level is not None and level.stored > 0
 
     def many(self, reason: str, client_id: str, count: int, detail: str) -> None:
         """See `Trail.many`."""

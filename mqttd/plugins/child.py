@@ -210,6 +210,10 @@ class ChildHandle:
         check_message(topic, payload)
         return int(self.ask("publish", topic, payload, qos, retain, properties))
 
+    def holds(self, message: Any, until: str) -> None:
+        """See `IPluginHandle.holds`."""
+        self.ask("holds", message, until)
+
     def subscribe(self, topic_filter: str, callback: Callable[[Any], object], qos: int = 0) -> Any:
         """See `IPluginHandle.subscribe`."""
         key = self._key(callback)

@@ -53,7 +53,7 @@ _GRACE: Final = 9.0
 _CALLS: Final = frozenset(
     {"publish", "client", "clients", "subscribe_client", "disconnect", "send_info", "alarm",
      "arrived", "clear_alarm", "authorize", "figures", "plugin_metrics", "budgets", "republish",
-     "dump_message", "load_message", "ready"}
+     "dump_message", "load_message", "ready", "holds"}
 )  # fmt: skip
 
 #: What of its store.

@@ -63,8 +63,8 @@ class Step(Struct, kw_only=True, omit_defaults=True):
     """One thing that happened to a message; `at` in seconds since 1970.
 
     what: published, asked (hooks), routed, crossed (it has come to another worker), queued, sent,
-    acked, refused (by its receiver), lost; `more` is no message: so many were lost for a reason
-    that are not kept one by one.
+    acked, refused (by its receiver), held (by a plugin), retained (and nobody had subscribed),
+    lost; `more` is no message: so many were lost for a reason that are not kept one by one.
     """
 
     at: float

@@ -21,6 +21,7 @@ they came. One that is being published when the broker is killed may be publishe
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from heapq import heappop, heappush
 from typing import Annotated, Any, Final
 
@@ -185,6 +186,7 @@ class Delayed:
         heappush(self._heap, key)
         if self._heap[0] is key and self._ready:
             self._wind()
+        self.handle.holds(message, f"until {datetime.fromtimestamp(due // 1000, UTC):%F %T} UTC")
         return STOP(None)
 
     def _kept(self, message: Any) -> Kept:

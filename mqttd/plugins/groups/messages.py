@@ -81,6 +81,13 @@ class Messages(HandleBase):
             return max(halfway.go_on(broker, message, noted, routed), 0)
         return max(local.republish(broker, message), 0)
 
+    def holds(self, message: Any, until: str) -> None:
+        """See `IPluginHandle.holds`."""
+        self._check()
+        trail = self._host.broker.trail
+        if trail is not None:
+            trail.holds(message, f"plugin {self.name} {until}")
+
     def arrived(self, client_id: str = "") -> Deferred[None]:
         """See `IPluginHandle.arrived`."""
         self._check()

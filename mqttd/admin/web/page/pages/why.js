@@ -4,6 +4,7 @@ import { badge, button, bytes, card, facts, form, head, make, name, note, number
 import { link } from "./clients.js";
 
 const STATES = { lost: "bad", refused: "bad", acked: "good", sent: "good", queued: "warn" };
+const KEPT = { held: ["held by a plugin", "warn"], retained: ["retained", "good"] };
 const words = (text) => text.replaceAll("_", " ");
 const exact = (seconds) => `${time(seconds)}.${String(Math.round(seconds * 1e6) % 1e6).padStart(6, "0")}`;
 
@@ -20,7 +21,7 @@ export async function why(main, about) {
   }, (rows) => table("Messages", [["When", (m) => make("a", { href: `#why/${m.id}` }, exact(m.at))], ["Topic", (m) => name(m.topic)],
     ["From", (m) => m.client_id ? link(m.client_id) : "the broker"], ["QoS", (m) => m.qos, "num"], ["Size", (m) => bytes(m.bytes), "num"],
     ["What became of it", (m) => make("span", { class: "row" }, ...(m.lost.length ? m.lost.map((reason) => badge(words(reason), "bad"))
-      : [badge("delivered", "good")])), "wrap"]], rows), about.failed);
+      : [badge(...(KEPT[m.steps.at(-1).what] || ["delivered", "good"]))])), "wrap"]], rows), about.failed);
   main.append(head("Message lookup", "Why a message did not arrive. Lost ones are always kept, others if they are followed or sampled."),
     sheet("", [], form("Find", [["message_id", "Message id", "search"], ["client_id", "Client, from or to", "search"], ["topic", "Topic or filter", "search"],
       ["minutes", "In the last minutes", "number", { min: 1 }], ["lost", "lost ones alone", "checkbox", { value: true }]], "Find", (given) => {
