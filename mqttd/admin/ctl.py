@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn
@@ -48,6 +49,7 @@ from mqttd.admin import (
 from mqttd.admin.ctl_client import Client, CtlError
 from mqttd.admin.ctl_print import printable
 from mqttd.config.files import places
+from mqttd.hints import like
 
 __all__ = ["Client", "CtlError", "main"]
 
@@ -82,7 +84,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         run: Callable[[argparse.Namespace], int | None] = options.run
         return run(options) or 0
     except CtlError as error:
-        print(f"mqttd-ctl: {printable(str(error))}", file=sys.stderr)
+        # Who has mistyped a command has named a plugin.
+        meant = like(given[at], known) if len(words) > len(given) else ""
+        print(f"mqttd-ctl: {printable(f'{error}{meant}')}", file=sys.stderr)
         return 1
     except BrokenPipeError:
         # The reader (`| head`) has seen enough.
@@ -119,13 +123,24 @@ def _helped(given: Sequence[str]) -> Sequence[str]:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Where a command is missing, says which there are."""
+    """Where a command is missing, says which there are; where it is not known, which was meant."""
 
     def error(self, message: str) -> NoReturn:
         if message.endswith("are required: COMMAND"):
             self.print_help(sys.stderr)
             self.exit(2)
+        if (found := _INVALID.search(message)) is not None:
+            known = _WORD.findall(found[2])
+            meant = _ELSEWHERE.get(found[1], "")
+            message += like(meant if meant in known else found[1], known)
         super().error(message)
+
+
+#: As argparse says it.
+_INVALID: Final = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
+_WORD: Final = re.compile(r"[\w-]+")
+#: What other brokers' tools call our commands.
+_ELSEWHERE: Final = {"enable": "load", "disable": "unload", "delete": "del", "remove": "del"}
 
 
 def _parser() -> argparse.ArgumentParser:

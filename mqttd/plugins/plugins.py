@@ -31,6 +31,7 @@ from zope.interface import Invalid
 from zope.interface.verify import verifyObject
 
 from mqttd.config.schema import Config
+from mqttd.hints import like
 from mqttd.interfaces import IPlugin
 from mqttd.plugins.active import ELSEWHERE, FAILED, LOADED, LOADING, UNLOADED, UNLOADING, Active
 from mqttd.plugins.edit import Editor
@@ -103,8 +104,8 @@ class Plugins:
                 mistakes.append(str(error))
         if mistakes:
             where = self.config.given.get("plugins.load")
-            prefix = "plugins.load: " if where is None else f"{where}: plugins.load: "
-            raise PluginError(prefix + "; ".join(mistakes))
+            prefix = f"{where}: " if where else ""
+            raise PluginError(f"{prefix}plugins.load: {'; '.join(mistakes)}")
 
     def load(self, name: str | None = None) -> Deferred[None]:
         """Load one plugin; without a name, all that are to be loaded at start.
@@ -212,8 +213,15 @@ class Plugins:
         """The handle of a loaded plugin; PluginError if it is not loaded."""
         active = self._active.get(name)
         if active is None or active.handle is None or active.state != LOADED:
-            raise PluginError(f"plugin {name!r} is not loaded (mqttd-ctl plugins load {name})")
+            raise self._not_loaded(name)
         return active.handle
+
+    def _not_loaded(self, name: str) -> PluginError:
+        """What to tell who wants something of a plugin that is not loaded, or is none."""
+        found = self._discover()
+        if name not in self._active and name not in found.plugins:
+            return found.missing(name)
+        return PluginError(f"plugin {name!r} is not loaded (mqttd-ctl plugins load {name})")
 
     def metrics(self) -> Metrics:
         """``(name, help, value)`` of each metric of the loaded plugins."""
@@ -253,6 +261,7 @@ class Plugins:
         handle = self.handle(name)
         if command not in handle.commands:
             there = ", ".join(sorted(handle.commands)) or "none"
+            there += like(command, handle.commands)
             raise PluginError(f"plugin {name!r} has no command {command!r}; there are: {there}")
         function, _ = handle.commands[command]
         return Deferred.fromCoroutine(self._command(name, command, function, argv))
@@ -371,9 +380,10 @@ class Plugins:
             self._give_up_places(name)
             self.remembered.remove(name)
             return
-        if active is None or active.state != LOADED:
-            state = active.state if active is not None else "not loaded"
-            raise PluginError(f"plugin {name!r} is {state}")
+        if active is None:
+            raise self._not_loaded(name)
+        if active.state != LOADED:
+            raise PluginError(f"plugin {name!r} is {active.state}")
         await self._take_out(active)
         self._active.pop(name, None)
         self.remembered.remove(name)

@@ -60,3 +60,30 @@ def test_new_writes_over_nothing_and_says_so_in_one_line(
     assert "README.md" in err and "nothing was written" in err and err.count("\n") == 1
     assert ctl.main(["plugins", "new", "No-Name"]) == 1
     assert "expected a name" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "meant"),
+    [
+        ("plugins enable delayed", "load"),
+        ("plugins disable delayed", "unload"),
+        ("plugins relaod delayed", "reload"),
+        ("roles remove x", "del"),
+    ],
+)
+def test_the_command_that_was_meant_is_named(
+    capsys: pytest.CaptureFixture[str], argv: str, meant: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        ctl.main(argv.split())
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.endswith(f"; did you mean {meant}?\n")
+
+
+def test_a_command_that_was_taken_for_a_plugin_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ctl.main(["--socket", str(tmp_path / "none"), "plugin", "list"]) == 1
+    assert capsys.readouterr().err.endswith("; did you mean plugins?\n")
+    assert ctl.main(["--socket", str(tmp_path / "none"), "plugins", "list"]) == 1
+    assert "did you mean" not in capsys.readouterr().err

@@ -119,6 +119,23 @@ def test_one_that_is_missing_is_told_with_those_there_are(node: Node) -> None:
     assert listed["error"] == "ModuleNotFoundError: No module named 'no_such_module'"
 
 
+@pytest.mark.parametrize("operation", ["load", "unload", "reload", "info", "command"])
+def test_whoever_mistypes_a_name_is_told_the_one_that_is_like_it(
+    node: Node, operation: str
+) -> None:
+    node.write("acme", COUNTING)
+    call = getattr(node.plugins, operation)
+    with pytest.raises(PluginError, match="'amce' was not found; found: acme.*did you mean acme"):
+        found = call("amce", *(["count", []] if operation == "command" else []))
+        result_of(found)
+    with pytest.raises(PluginError, match="'acme' is not loaded .mqttd-ctl plugins load acme"):
+        result_of(node.plugins.unload("acme"))
+    node.load("acme")
+    node.plugins.handle("acme").add_command("show", lambda argv: "", "Show.")
+    with pytest.raises(PluginError, match=r"no command 'shwo'; there are: .*; did you mean show\?"):
+        result_of(node.plugins.command("acme", "shwo", []))
+
+
 def test_a_file_that_declares_none_is_told_and_taken_once_it_does(node: Node) -> None:
     path = node.dir / "acme.py"
     path.write_text("class Plugin:\n    pass\n")
