@@ -317,7 +317,9 @@ class IPluginHandle(IHooks):
         """Let operators run ``mqttd-ctl NAME name ARGUMENTS``.
 
         :param function: takes a list of str, gives the text to print (str) or a Deferred of it;
-            what it raises is shown to the operator, its text as the one line.
+            what it raises is shown to the operator, its text as the one line.  It may take 10
+            seconds, and block for 2: nobody is served meanwhile, so what blocks belongs into
+            `in_thread`.
         :raises ValueError: not ``[a-z][a-z0-9_-]*``, or in use.
         """
 

@@ -17,7 +17,7 @@ from twisted.internet.defer import TimeoutError as DeadlineError
 from twisted.python.failure import Failure
 from zope.interface import Invalid
 
-from mqttd.plugins.budget import Budget
+from mqttd.plugins.budget import UNBOUNDED, Budget
 from mqttd.plugins.handle import Host
 from mqttd.plugins.pipe import RemoteError
 from mqttd.types import PluginError
@@ -26,7 +26,7 @@ __all__ = ["DEADLINE", "MOST_BLOCKED", "DeadlineError", "Steps", "text_of"]
 
 #: Seconds that a plugin's Deferreds of `load` and `unload` may take.
 DEADLINE: Final = 10.0
-#: Seconds after which a `load` that blocks the reactor is broken off.
+#: Seconds after which a step that blocks the reactor is broken off; nobody is served until then.
 MOST_BLOCKED: Final = 2.0
 
 
@@ -62,7 +62,7 @@ class Steps:
 
         Raises PluginError, DeadlineError, or what its Deferred failed with.
         """
-        trial = Budget(f"{name} {what}", per_call=MOST_BLOCKED)
+        trial = Budget(f"{name} {what}", per_call=MOST_BLOCKED, error_limit=UNBOUNDED)
         result = self.host.broker.hooks.call(trial, what, f, args)
         if trial.faults:
             raise PluginError(trial.last_error.removeprefix(f"{what}: "))

@@ -414,8 +414,12 @@ def _looks(entry: Callback) -> float:
 
 def _timeout(entry: Callback) -> PluginTimeout:
     budget = entry.budget
+    text = f"{budget.name} kept the reactor for more than"
+    if budget.per_call < 1:
+        return PluginTimeout(f"{text} {budget.per_call * 1000:g} ms")
     return PluginTimeout(
-        f"{budget.name} kept the reactor for more than {budget.per_call * 1000:g} ms"
+        f"{text} {budget.per_call:g} s, in which nobody was served; what blocks belongs into"
+        " handle.in_thread"
     )
 
 

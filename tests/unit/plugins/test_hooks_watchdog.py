@@ -166,6 +166,13 @@ def test_the_log_says_where_the_callback_was() -> None:
     assert __file__ in stage.owner.last_error
 
 
+def test_of_a_call_that_may_block_for_longer_it_is_said_what_that_does() -> None:
+    stage = Stage(lambda stage: stage.look(int(2 / TICK) + 1))
+    stage.owner.per_call = 2.0
+    stage.run()
+    assert "bad kept the reactor for more than 2 s, in which nobody was" in stage.owner.last_error
+
+
 def test_looks_at_different_calls_do_not_add_up() -> None:
     stage = Stage(lambda stage: stage.look(2))
     for _ in range(5):
