@@ -76,5 +76,5 @@ def _count(point: str, error: BaseException, owner: Budget) -> str:
     if owner.error_limit >= UNBOUNDED:
         return str(number)
     if is_of_one(point) and not isinstance(error, (TimeoutError, PluginTimeout)):
-        return f"{number}, none of which counts towards quarantine"
+        return f"{number}, not counted against the limit"
     return f"{owner.errors + 1} of {owner.error_limit}"

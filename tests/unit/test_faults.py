@@ -28,7 +28,7 @@ class Lines:
     [
         (10, "message.publish", RuntimeError(), "3 of 10"),
         (10, "auth acme.check", TimeoutError(), "3 of 10"),
-        (10, "auth acme.check", RuntimeError(), "4, none of which counts towards quarantine"),
+        (10, "auth acme.check", RuntimeError(), "4, not counted against the limit"),
         (UNBOUNDED, "message.publish", RuntimeError(), "4"),
     ],
 )
