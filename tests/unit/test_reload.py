@@ -445,6 +445,38 @@ def test_a_name_in_a_chain_that_no_plugin_has_made_a_module_of_is_told(site: Sit
     assert run(service, confirmed=True)["notes"] == []
 
 
+@pytest.mark.parametrize(
+    ("key", "content", "told", "said"),
+    [
+        ("acl.file", None, "acl.file", " = '{file}': No such file or directory"),
+        ("acl.file", "{allow, all}\n", "acl.file", ": {file}:1:13: found end of file"),
+        ("certificate", None, "listener.ssl.x.certificate", " = '{file}': No such file"),
+        ("private_key", "x", "listener.ssl.x.certificate", ": {folder}/server.crt with {file}: "),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_told_with_the_line_that_names_it(
+    site: Site, folder: Path, tmp_path: Path, key: str, content: str | None, told: str, said: str
+) -> None:
+    keys: dict[str, Any] = {
+        "listener.ssl.x.bind": "127.0.0.1:0",
+        "listener.ssl.x.certificate": str(folder / "server.crt"),
+        "listener.ssl.x.private_key": str(folder / "server.key"),
+        "acl.file": str(folder / "acl.conf"),
+    }
+    site.write(keys=keys)
+    service = site.make()
+    file = tmp_path / "file"
+    if content is not None:
+        file.write_text(content)
+    site.write(keys=keys | {name: str(file) for name in keys if name.endswith(key)})
+    with pytest.raises(ReloadError) as refused:
+        run(service)
+    lines = enumerate(site.file.read_text().splitlines(), 1)
+    line = next(number for number, text in lines if text.startswith(f"{told} = "))
+    begin = f"{site.file}:{line}: {told}{said.format(file=file, folder=folder)}"
+    assert str(refused.value).startswith(begin)
+
+
 def test_anonymous_clients_go_when_they_are_not_let_in_any_more(site: Site) -> None:
     service = site.make()
     client = MemoryClient(service.broker, "a")
