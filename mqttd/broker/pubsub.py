@@ -270,6 +270,12 @@ class PubSub:
         identifiers = [identifier] if identifier else None
         session.add_replay(RetainedReplay(topic_filter, cursor, qos, identifiers, own))
 
+    def owe(self, session: Session, topic_filter: str, options: int, identifier: int) -> None:
+        """A session that is back, here or from elsewhere, was still to get what is retained."""
+        own = session.client_id if options & NO_LOCAL else ""
+        self._replay_retained(session, topic_filter, options & QOS_MASK, identifier, own)
+        session.start_replays()
+
     def unsubscribe(self, session: Session, full_filter: str) -> bool:
         """Remove one subscription, and stop its retained messages; False if there was none."""
         session.stop_replay(full_filter)

@@ -23,7 +23,7 @@ from mqttd.codec.packets import Publish, Subscription
 from mqttd.codec.parser import parse_packet
 from mqttd.codec.reasons import MqttError
 from mqttd.session.message import RELEASED, Delivery, Message
-from mqttd.session.route import NO_LOCAL, QOS_MASK, RETAIN_AS_PUBLISHED
+from mqttd.session.route import NO_LOCAL, OWED, QOS_MASK, RETAIN_AS_PUBLISHED
 from mqttd.session.session import Session
 from mqttd.session.wheel import milliseconds
 from mqttd.types import ClientInfo, SessionState
@@ -82,7 +82,7 @@ def record_of(broker: Publishing, session: Session) -> bytes:
         "written_at": seconds,
         "created_at": seconds - (broker.now - session.created_at) // 1000,
         "subscriptions": [
-            (full_filter, options, identifiers.get(full_filter, 0))
+            (full_filter, options | _owed(session, full_filter), identifiers.get(full_filter, 0))
             for full_filter, options in (session.subscriptions or {}).items()
         ],
         "window": [
@@ -92,6 +92,10 @@ def record_of(broker: Publishing, session: Session) -> bytes:
         "incoming": list(session.awaiting_rel or ()),
     }
     return json.dumps(found).encode()
+
+
+def _owed(session: Session, full_filter: str) -> int:
+    return OWED if session.replays is not None and full_filter in session.replays else 0
 
 
 def queue_of(broker: Publishing, session: Session) -> list[bytes]:
@@ -152,6 +156,8 @@ def subscribe_all(broker: Publishing, session: Session, record: Record) -> None:
             2,  # no retained messages: they were sent when it subscribed
         )
         broker.pubsub.subscribe(session, subscription, options & QOS_MASK, identifier)
+        if options & OWED:
+            broker.pubsub.owe(session, full_filter, options, identifier)
 
 
 def queue_more(broker: Publishing, session: Session, packets: tuple[bytes, ...], late: int) -> None:

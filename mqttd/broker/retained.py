@@ -30,6 +30,8 @@ _PAGE = 64
 _LOOKS = 256
 #: Bytes of its publisher's names beside their text, and of its place in the expiry heap.
 _RETAINED = 160
+#: Bytes of a place among those that went before their turn.
+_AHEAD = 100
 
 
 class Share:
@@ -249,9 +251,10 @@ class RetainedReplay(Replay):
     """Retained messages of one new subscription, taken a page at a time.
 
     `own`: the client whose messages it does not get (No Local, MQTT-3.8.3-3); "" for nobody.
+    What was kept after it has begun came as a message of its own.
     """
 
-    __slots__ = ("_at", "_cursor", "_identifiers", "_own", "_page", "_qos", "_version")
+    __slots__ = ("_ahead", "_at", "_begun", "_cursor", "_identifiers", "_own", "_page", "_version")
 
     def __init__(
         self,
@@ -261,20 +264,28 @@ class RetainedReplay(Replay):
         identifiers: list[int] | None,
         own: str,
     ) -> None:
-        super().__init__(topic_filter)
+        super().__init__(topic_filter, qos)
         self._cursor = cursor
-        self._qos = qos
+        self._begun: bool = False
         self._identifiers = identifiers
         self._own = own
         self._page: list[object] = []
         self._at: int = 0
         #: Of the store, when the page was taken.
         self._version: int = 0
+        #: What went before its turn.
+        self._ahead: dict[object, None] = {}
+
+    def begin(self) -> None:
+        """See `Replay.begin`."""
+        if not self._begun:
+            self._begun = True
+            self._cursor.upto = self._cursor.retainer.stores
 
     def next(self, session: State) -> Delivery | None:
         """The next retained message as a delivery with RETAIN set (MQTT-3.3.1-8)."""
-        server = session.server
-        now = server.now
+        self.begin()
+        now = session.server.now
         self.looked = 0
         for _ in range(_LOOKS):
             if self._at >= len(self._page):
@@ -287,18 +298,50 @@ class RetainedReplay(Replay):
             kept = self._page[self._at]
             self._at += 1
             assert isinstance(kept, Retained)
-            if kept.expires_at and kept.expires_at <= now:
-                continue
-            if self._own and kept.source == self._own:
+            if self._ahead and kept in self._ahead:
+                del self._ahead[kept]
+                self.held -= _AHEAD
                 continue
             retainer = self._cursor.retainer
             if self._version != retainer.version and retainer.get(kept.topic(), now) is not kept:
                 continue  # replaced or deleted since: what came instead was delivered already
-            if kept.peerhost and not server.may_still_publish(kept):
-                continue
-            qos = kept.qos if kept.qos < self._qos else self._qos
-            return kept.shaped(qos, session.v5, self._identifiers, now)
+            delivery = self._shaped(session, kept)
+            if delivery is not None:
+                return delivery
         return None  # goes on in a later turn
+
+    def _shaped(self, session: State, kept: Retained) -> Delivery | None:
+        """What the subscriber gets; None: nothing."""
+        server = session.server
+        if kept.expires_at and kept.expires_at <= server.now:
+            return None
+        if self._own and kept.source == self._own:
+            return None
+        if kept.peerhost and not server.may_still_publish(kept):
+            return None
+        qos = kept.qos if kept.qos < self.qos else self.qos
+        return kept.shaped(qos, session.v5, self._identifiers, server.now)
+
+    def ahead(self, session: State, topic: str) -> Delivery | None:
+        """See `Replay.ahead`."""
+        cursor = self._cursor
+        level = cursor.retainer.topics.get(topic)
+        if level is None or not self._begun:
+            return None
+        kept = level.message
+        assert isinstance(kept, Retained)
+        if kept in self._ahead:
+            return None
+        page = self._page
+        for at in range(self._at, len(page)):
+            if page[at] is kept:
+                break
+        else:
+            if not cursor.awaits(topic, level):
+                return None
+        self._ahead[kept] = None
+        self.held += _AHEAD
+        return self._shaped(session, kept)
 
     def done(self) -> bool:
         """Nothing is left on the page or in the store."""

@@ -16,11 +16,13 @@ class RetainedLevel:
 
     first, next, prev: the levels below, and those beside, the newest first.
     children: the levels below by word, once there are two (a dict for one takes 0.2 KiB).
+    born: counts the levels of the tree, so of those beside each other which come first.
     stored: the number of the store that put the message here, 0 while there is none.
     cursors: how many cursors rest here.
     """
 
     __slots__ = (
+        "born",
         "children",
         "cursors",
         "expires_at",
@@ -46,6 +48,7 @@ class RetainedLevel:
         self.expires_at: int = 0
         self.stored: int = 0
         self.cursors: int = 0
+        self.born: int = 0
 
     def topic(self) -> str:
         """Return the topic name that ends here."""

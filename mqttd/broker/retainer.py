@@ -45,6 +45,7 @@ _TOPIC: Final = 160
 _LEVEL: Final = 136
 _BESIDE: Final = 100
 _WORD: Final = 160
+_ALL: Final = 1 << 60
 
 
 class Retainer:
@@ -62,6 +63,7 @@ class Retainer:
         "deadlines",
         "expiring",
         "held",
+        "levels",
         "max_bytes",
         "max_messages",
         "max_payload",
@@ -90,6 +92,8 @@ class Retainer:
         self.deadlines: list[tuple[int, int, RetainedLevel]] = []
         self.expiring: int = 0
         self.stores: int = 0
+        #: Levels that there have been.
+        self.levels: int = 0
         #: Moves with each message that comes or goes.
         self.version: int = 0
 
@@ -237,6 +241,8 @@ class Retainer:
                 if level.first is not None:
                     self.held += _BESIDE
                 below = level.add(word)
+                self.levels += 1
+                below.born = self.levels
                 self.held += _LEVEL
                 if depth == len(self.words):
                     self.words.append({})
@@ -309,6 +315,7 @@ class RetainedCursor:
     """A place among the retained messages that match one topic filter.
 
     done: nothing is left. Close a cursor that is given up before, or the level it rests on stays.
+    upto: the number of the last store that counts; what was kept later is passed over.
     """
 
     __slots__ = (
@@ -321,6 +328,7 @@ class RetainedCursor:
         "plain",
         "rest",
         "retainer",
+        "upto",
         "visited",
         "words",
     )
@@ -330,6 +338,7 @@ class RetainedCursor:
     ) -> None:
         self.retainer: Retainer = retainer
         self.now: int = now
+        self.upto: int = _ALL
         words = topic_filter.split("/")
         #: Everything below the words matches: the filter ended in "#".
         self.rest: bool = words[-1] == "#"
@@ -366,9 +375,9 @@ class RetainedCursor:
             return messages
         if self.exact is not None:
             self.done = True
-            message = self.retainer.get(self.exact, self.now)
-            if message is not None:
-                messages.append(message)
+            kept = self.retainer.topics.get(self.exact)
+            if kept is not None and kept.stored <= self.upto and not kept.is_expired(self.now):
+                messages.append(kept.message)
             return messages
         start = self.level
         assert start is not None
@@ -382,6 +391,7 @@ class RetainedCursor:
             if (
                 level is not None
                 and level.stored
+                and level.stored <= self.upto
                 and (self.depth == wanted or (self.rest and self.depth > wanted))
                 and not level.is_expired(self.now)
             ):
@@ -395,6 +405,46 @@ class RetainedCursor:
             else:
                 self._rest_on(level)
         return messages
+
+    def awaits(self, topic: str, level: RetainedLevel) -> bool:
+        """Whether it is still to come to the message of `topic`, which is at this level."""
+        if self.done or level.stored > self.upto or not self._covers(topic):
+            return False
+        here = self.level
+        if here is None:
+            return True  # a topic that is looked up
+        above: RetainedLevel = level
+        below: RetainedLevel = here
+        deeper = level.depth() - here.depth()
+        for _ in range(deeper):
+            assert above.parent is not None
+            above = above.parent
+        for _ in range(-deeper):
+            assert below.parent is not None
+            below = below.parent
+        if above is below:
+            return deeper > 0  # what is above is visited first
+        while above.parent is not below.parent:
+            assert above.parent is not None and below.parent is not None
+            above = above.parent
+            below = below.parent
+        return above.born < below.born
+
+    def _covers(self, topic: str) -> bool:
+        """Whether the filter matches."""
+        if self.exact is not None:
+            return topic == self.exact
+        words = topic.split("/")
+        wanted = len(self.words)
+        if len(words) < wanted or (len(words) > wanted and not self.rest):
+            return False
+        for depth in range(wanted):
+            if self.words[depth] != "+" and self.words[depth] != words[depth]:
+                return False
+        first = self.first
+        if len(words) <= first or not words[first].startswith("$"):
+            return True
+        return first < wanted and self.words[first] != "+"
 
     def close(self) -> None:
         """Give the cursor up; nothing happens to one that is done."""

@@ -124,8 +124,7 @@ class Subscribing:
         code = self.one(session, broker.client_of(session), subscription, 0)
         if code < 0x80:
             broker.tell("session.subscribed", session, subscription)
-            if session.replays is not None and session.channel is not None:
-                session.replay()
+            session.start_replays()
             broker.perform_later()
         return code
 
@@ -408,8 +407,7 @@ class _Subscribe(_Asked):
             broker.tell("session.subscribed", session, subscription)
         if self.granted and "client.subscribe.after" in broker.points:
             broker.hooks.run_hooks("client.subscribe.after", (self.client,), self.granted)
-        if session.replays is not None:
-            session.replay()
+        session.start_replays()
 
 
 class _Told(Taken):

@@ -5,6 +5,9 @@
 A session takes the next delivery when its window and its output have room. A source that cannot
 answer yet (a store that reads from disk) gives None and is not `done`; whoever it belongs to has
 the session drained again when it can. The mqueue has the same shape (`peek`, `pop`, `done`).
+
+It stays with a session whose client is away, and goes on when that is back (4.1). What is new of a
+topic does not overtake what is retained of it (4.6): that goes `ahead` then.
 """
 
 from __future__ import annotations
@@ -18,12 +21,26 @@ __all__ = ["Replay"]
 class Replay:
     """One source."""
 
-    __slots__ = ("looked", "topic_filter")
+    __slots__ = ("charged", "held", "looked", "noted", "qos", "topic_filter")
 
-    def __init__(self, topic_filter: str) -> None:
+    def __init__(self, topic_filter: str, qos: int) -> None:
         self.topic_filter = topic_filter
+        self.qos: int = qos
+        #: The journal knows that it is not at its end.
+        self.noted: bool = False
+        #: Bytes that it holds beside itself, and what its session is charged.
+        self.held: int = 0
+        self.charged: int = 0
         #: Places that the last `next` looked at.
         self.looked: int = 0
+
+    def begin(self) -> None:
+        """SUBACK is sent: what the source has by now is replayed, what comes to it later is not."""
+        raise NotImplementedError
+
+    def ahead(self, session: State, topic: str) -> Delivery | None:
+        """What it would still come to for this topic, which then has had its turn."""
+        raise NotImplementedError
 
     def next(self, session: State) -> Delivery | None:
         """The next delivery; None at the end, or when the search goes on in a later turn."""

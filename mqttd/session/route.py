@@ -41,6 +41,7 @@ __all__ = [
     "MOUNTED",
     "NOTED",
     "NO_LOCAL",
+    "OWED",
     "OWN",
     "OWN_SHIFT",
     "QOS_MASK",
@@ -67,6 +68,8 @@ RETAIN_AS_PUBLISHED: Final = 8
 #: Overlapping subscriptions with and without No Local: the client's own messages have options of
 #: their own, `OWN_SHIFT` bits up.
 OWN: Final = 16
+#: Of a subscription where it is kept: retained messages that it was to get are still to be sent.
+OWED: Final = 32
 OWN_SHIFT: Final = 8
 #: A member of a shared group has given its subscription an identifier.
 IDENTIFIED: Final = 32

@@ -19,6 +19,7 @@ from mqttd.session.charged import flight_weight
 from mqttd.session.connection import Connection
 from mqttd.session.kept import Kept
 from mqttd.session.message import Delivery, entry_delivery
+from mqttd.session.replay import Replay
 from mqttd.session.state import Keeper
 
 if TYPE_CHECKING:
@@ -30,15 +31,25 @@ __all__ = ["Sending"]
 class Sending(Kept):
     """A session that sends what it is given, or queues it."""
 
-    __slots__ = ("next_id", "window")
+    __slots__ = ("next_id", "replaying", "replays", "window")
 
     def __init__(self, server: Keeper, client_id: str, username: str | None) -> None:
         super().__init__(server, client_id, username)
         self.next_id: i32 = 0
         self.window: i32 = server.settings.max_inflight
+        #: Topic filter -> the retained messages that it is still to get; one is being sent.
+        self.replays: dict[str, Replay] | None = None
+        self.replaying: bool = False
+
+    def go_ahead(self, delivery: Delivery) -> None:
+        """What `replays` have of the topic goes before this delivery."""
+        raise NotImplementedError
 
     def take(self, wire: bytes, packet_id: int, id_at: int) -> None:
         """Send or queue a QoS 1 or 2 PUBLISH of this version that is nothing but its bytes."""
+        if self.replays is not None:
+            self.deliver(entry_delivery(wire, self.v5), packet_id)
+            return
         channel = self.channel
         if channel is None or self.mqueue is not None:
             self.enqueue(wire)
@@ -147,6 +158,8 @@ class Sending(Kept):
 
     def deliver(self, delivery: Delivery, packet_id: int) -> None:
         """Send a QoS 1 or 2 delivery, or queue it; keeps `packet_id` where it is free."""
+        if self.replays is not None and not self.replaying:
+            self.go_ahead(delivery)
         channel = self.channel
         if channel is None or self.mqueue is not None:
             self.enqueue(delivery)
@@ -234,6 +247,8 @@ class Sending(Kept):
 
     def deliver_qos0(self, delivery: Delivery) -> None:
         """Send a QoS 0 delivery, keep it for later, or drop it."""
+        if self.replays is not None and not self.replaying:
+            self.go_ahead(delivery)
         channel = self.channel
         if channel is None:
             if self.ended or self.server.settings.mqueue_store_qos0 and not self.clean:

@@ -20,6 +20,7 @@ from mqttd.session.message import RELEASED, Delivery, entry_delivery, entry_qos,
 from mqttd.session.output import LARGE
 from mqttd.session.receiver import NO_LIMIT
 from mqttd.session.replay import Replay
+from mqttd.session.route import OWED
 from mqttd.session.sending import Sending
 from mqttd.session.state import Keeper
 
@@ -42,12 +43,10 @@ _KIB: Final = 10
 class Session(Sending):
     """The session of one client id."""
 
-    __slots__ = ("replays", "retry_mark", "unsent")
+    __slots__ = ("retry_mark", "unsent")
 
     def __init__(self, server: Keeper, client_id: str, username: str | None) -> None:
         super().__init__(server, client_id, username)
-        #: Topic filter -> the retained messages that it is still to get.
-        self.replays: dict[str, Replay] | None = None
         #: Packet ids in flight that this connection has not been sent yet (small window).
         self.unsent: list[int] | None = None
         #: What is in flight up to here, counted with what has gone, was there at the last look.
@@ -79,12 +78,16 @@ class Session(Sending):
         if self.channel is not None:
             self.server.attached -= 1
         self.channel = None
-        if self.replays is not None:
-            for topic_filter in list(self.replays):
-                self.stop_replay(topic_filter)
         self.unsent = None
         self.retry_mark = 0
         self.rest()
+
+    def forget(self) -> None:
+        """See `State.forget`."""
+        if self.replays is not None:
+            for topic_filter in list(self.replays):
+                self.stop_replay(topic_filter)
+        super().forget()
 
     def rest(self) -> None:
         """Give back what only a busy session needs."""
@@ -119,7 +122,7 @@ class Session(Sending):
                 if self.mqueue is None:
                     self.mqueue = self.new_queue()  # what is new goes behind them
         self.drain()
-        if self.mqueue is not None and self.mqueue.qos0:
+        if self.replays is not None or (self.mqueue is not None and self.mqueue.qos0):
             channel.special = True  # new QoS 0 messages go behind those that wait
 
     def _resend_one(self, channel: Connection, packet_id: int, entry: object) -> bool:
@@ -218,7 +221,7 @@ class Session(Sending):
                         self.fetch(mqueue)  # and then this goes on
                         return
                     self.mqueue = None
-                    channel.special = channel.apart()
+                    channel.special = channel.apart() or self.replays is not None
                     break
                 if isinstance(entry, Delivery) and entry.expires_at and entry.expires_at <= now:
                     if self._has_had_enough(0):
@@ -275,8 +278,52 @@ class Session(Sending):
         if self.replays is None:
             self.replays = {}
         self.replays[replay.topic_filter] = replay
-        self._weigh_replays(REPLAY)
+        self._weigh_replay(replay, REPLAY)
         self.waiting = True
+        if self.channel is not None:
+            self.channel.special = True  # what is new looks whether it goes behind
+
+    def start_replays(self) -> None:
+        """SUBACK is sent: what is retained by now follows."""
+        replays = self.replays
+        if replays is None:
+            return
+        for replay in replays.values():
+            replay.begin()
+        self.replay()
+        if self.owner and self.replays is not None:
+            for replay in self.replays.values():
+                if replay.qos and not replay.noted:
+                    self._note(replay, OWED)
+
+    def _note(self, replay: Replay, owed: int) -> None:
+        """Have the journal know whether it is at its end."""
+        replay.noted = owed != 0
+        topic_filter = replay.topic_filter
+        options = self.options_of(topic_filter)
+        identifiers = self.identifiers
+        identifier = 0 if identifiers is None else identifiers.get(topic_filter, 0)
+        if options >= 0:
+            journal = self.server.journal
+            journal.subscribed(self.owner, topic_filter, options | owed, identifier)
+
+    def go_ahead(self, delivery: Delivery) -> None:
+        """See `Sending.go_ahead` (MQTT-4.6.0-5, -6)."""
+        replays = self.replays
+        if replays is None:
+            return
+        topic = delivery.topic()
+        self.replaying = True
+        for replay in list(replays.values()):
+            ahead = replay.ahead(self, topic)
+            self._weigh_replay(replay, REPLAY + replay.held)
+            if ahead is None:
+                continue
+            if ahead.qos:
+                self.deliver(ahead, ahead.packet_id)
+            else:
+                self.deliver_qos0(ahead)
+        self.replaying = False
 
     def stop_replay(self, topic_filter: str) -> None:
         """The replay of this filter, if there is one, is not wanted any more."""
@@ -284,14 +331,16 @@ class Session(Sending):
         if replays is not None:
             replay = replays.pop(topic_filter, None)
             if replay is not None:
-                self._weigh_replays(-REPLAY)
+                self._weigh_replay(replay, 0)
                 replay.close()
             if not replays:
                 self.replays = None
 
-    def _weigh_replays(self, weight: int) -> None:
-        self.account.replays += weight
-        self.charge(weight)
+    def _weigh_replay(self, replay: Replay, weight: int) -> None:
+        more = weight - replay.charged
+        replay.charged = weight
+        self.account.replays += more
+        self.charge(more)
 
     def replay(self) -> None:
         """Go on with retained messages while the window and the output have room."""
@@ -301,15 +350,19 @@ class Session(Sending):
             return
         server = self.server
         settings = server.settings
-        while replays:
+        while replays and self.channel is channel:
             if server.drained >= _REPLAYED:
                 self.put_off_replays()
                 return
             server.drained += 1
             if self.mqueue is not None:
                 return  # goes on when the queue has drained
+            replay = next(iter(replays.values()))
+            if replay.done():
+                self._end_replay(replays, replay)
+                continue
             inflight = self.inflight
-            if inflight is not None and len(inflight) >= self.window:
+            if replay.qos and inflight is not None and len(inflight) >= self.window:
                 return  # goes on with the next acknowledgement
             if channel.out_bytes >= settings.low_watermark:
                 if not channel.blocked:
@@ -317,26 +370,34 @@ class Session(Sending):
                 if channel.out_bytes >= settings.low_watermark:
                     channel.thirsty = True
                     return
-            replay = next(iter(replays.values()))
             delivery = replay.next(self)
             server.drained += replay.looked >> _SEARCH
             if delivery is None:
-                if not replay.done():
-                    self.put_off_replays()
-                    return
-                if replays.pop(replay.topic_filter, None) is not None:
-                    self._weigh_replays(-REPLAY)
-                continue
+                if replay.done():
+                    continue
+                self.put_off_replays()
+                return
             size = len(delivery.wire)
             server.drained += size >> _KIB
+            self.replaying = True
             if delivery.qos:
                 self.deliver(delivery, delivery.packet_id)
             else:
                 self.deliver_qos0(delivery)
+            self.replaying = False
             if server.scarce and size >= LARGE:
                 self._await_room()
                 return
-        self.replays = None
+        if not replays:
+            self.replays = None
+            if self.channel is channel and (self.mqueue is None or not self.mqueue.qos0):
+                channel.special = channel.apart()
+
+    def _end_replay(self, replays: dict[str, Replay], replay: Replay) -> None:
+        if replays.pop(replay.topic_filter, None) is not None:
+            self._weigh_replay(replay, 0)
+            if replay.noted and self.owner:
+                self._note(replay, 0)
 
     # -- acknowledgements ----------------------------------------------------------------------
 

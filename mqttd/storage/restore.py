@@ -20,7 +20,7 @@ from mqttd.broker.broker import Broker
 from mqttd.codec.packets import Subscription
 from mqttd.codec.reasons import MqttError
 from mqttd.session.message import RELEASED
-from mqttd.session.route import NO_LOCAL, QOS_MASK, RETAIN_AS_PUBLISHED
+from mqttd.session.route import NO_LOCAL, OWED, QOS_MASK, RETAIN_AS_PUBLISHED
 from mqttd.session.session import Session
 from mqttd.session.wheel import milliseconds
 from mqttd.storage.blobs import forget_closed
@@ -83,6 +83,7 @@ def restore(
     restored = Restored()
     data = _Bytes(base)
     now = journal.seconds()
+    owing: list[tuple[Session, list[tuple[str, int, int]]]] = []
     for row in base.execute(
         "SELECT owner, client_id, username, mountpoint, expiry, away_since, created_at FROM session"
     ).fetchall():
@@ -105,7 +106,9 @@ def restore(
         # Where it is not known, or a clock was set, it began no later than its client left.
         age = now - created_at if created_at else 0
         session.created_at = broker.now - milliseconds(max(age, away, 0))
-        _subscribe(broker, session, base, owner)
+        owed = _subscribe(broker, session, base, owner)
+        if owed:
+            owing.append((session, owed))
         session.restored(owner, expiry, session.away_since, session.v5)
         broker.registry.put_back(session)
         for found in records:
@@ -119,6 +122,9 @@ def restore(
         journal.owners = contents.highest_owner
     for found in contents.records.get(0, []):
         _retain(broker, journal, found, data, restored)
+    for session, owed in owing:
+        for topic_filter, options, identifier in owed:
+            broker.pubsub.owe(session, topic_filter, options, identifier)
     data.close()
     forget_closed(base)
     _wills(broker, base)
@@ -140,7 +146,11 @@ def _speaks_v5(records: list[Found], queue: Queue | None) -> bool:
     return True
 
 
-def _subscribe(broker: Broker, session: Session, base: sqlite3.Connection, owner: int) -> None:
+def _subscribe(
+    broker: Broker, session: Session, base: sqlite3.Connection, owner: int
+) -> list[tuple[str, int, int]]:
+    """Returns the subscriptions of which not all that is retained was sent."""
+    owed = []
     for topic_filter, options, identifier in base.execute(
         "SELECT filter, options, identifier FROM subscription WHERE owner = ?", (owner,)
     ).fetchall():
@@ -152,6 +162,9 @@ def _subscribe(broker: Broker, session: Session, base: sqlite3.Connection, owner
             2,  # no retained messages: they were sent when it subscribed
         )
         broker.pubsub.subscribe(session, subscription, options & QOS_MASK, identifier)
+        if options & OWED:
+            owed.append((topic_filter, options, identifier))
+    return owed
 
 
 def _put(

@@ -131,6 +131,28 @@ def test_a_cursor_misses_none_that_stays_and_doubles_none(
     assert is_empty(retainer)
 
 
+@given(st.lists(topics, max_size=25), filters, st.lists(STEPS, max_size=40), st.booleans())
+def test_a_cursor_knows_what_it_is_still_to_come_to(
+    stored: list[str], topic_filter: str, steps: list[tuple[str, str, int]], bounded: bool
+) -> None:
+    """Wherever it rests, whatever came and went; what was kept later than it counts is not."""
+    retainer = Retainer()
+    for topic in stored:
+        retainer.store(topic, topic, 1)
+    cursor = retainer.match(topic_filter)
+    if bounded:
+        cursor.upto = retainer.stores
+    for step, topic, value in steps:
+        if step == "store":
+            retainer.store(topic, topic, 1)
+        elif step == "delete":
+            retainer.delete(topic)
+        elif step == "next":
+            cursor.next(value)
+    awaited = {topic for topic, level in retainer.topics.items() if cursor.awaits(topic, level)}
+    assert awaited == set(drain(cursor))
+
+
 def test_a_message_takes_the_place_of_the_one_before() -> None:
     retainer = Retainer()
     retainer.store("a/b", "old", 10)
