@@ -292,6 +292,16 @@ class Delivery:
             and self.message is None
         )
 
+    def whole(self) -> bytes | None:
+        """The PUBLISH of MQTT 5.0 with what these bytes lack of it; None: they lack nothing.
+
+        Its Message Expiry Interval says nothing: that is `expires_at`.
+        """
+        message = self.message
+        if self.v5 or self.original is not None or message is None or message.properties is None:
+            return self.original
+        return message.wire(self.qos, False, True, None, message.expires_at)
+
     def copy(self) -> Delivery:
         """The same, for one receiver of its own."""
         made = Delivery(self.wire, self.qos, self.v5, self.packet_id, self.id_at, self.source)

@@ -80,7 +80,7 @@ def _dump(delivery: Delivery, since: int, flags: int, texts: list[str]) -> bytes
         data = text.encode()
         parts.append(len(data).to_bytes(2, "big"))
         parts.append(data)
-    original = delivery.original
+    original = delivery.whole()
     if original is not None:
         flags |= _ORIGINAL
         parts.append(len(original).to_bytes(4, "big"))
