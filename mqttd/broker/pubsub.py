@@ -210,7 +210,7 @@ class PubSub:
             qos = granted
         retain = message.retain and packed & RETAIN_AS_PUBLISHED != 0
         number = qos | (4 if retain else 0) | (8 if session.v5 else 0)
-        key = (number, *identifiers) if identifiers is not None and session.v5 else (number,)
+        key = (number,) if identifiers is None else (number, *identifiers)
         shape = shapes.get(key)
         if shape is None:
             shape = Delivery.of(message, qos, retain, session.v5, identifiers, self.server.now)
@@ -331,7 +331,7 @@ def _as_it_is(delivery: Delivery) -> dict[tuple[int, ...], Delivery]:
     """The shape that a delivery has, for another receiver who is to get the same bytes."""
     number = delivery.qos | (4 if delivery.wire[0] & 1 else 0) | (8 if delivery.v5 else 0)
     identifiers = delivery.identifiers
-    key = (number, *identifiers) if identifiers is not None and delivery.v5 else (number,)
+    key = (number,) if identifiers is None else (number, *identifiers)
     return {key: delivery}
 
 

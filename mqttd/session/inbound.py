@@ -141,13 +141,13 @@ class Inbound:
     # -- shapes --------------------------------------------------------------------------------
 
     def cut(self, qos: int, v5: bool, retain: bool, block: bytes) -> Delivery:
-        """The PUBLISH of another shape; `block`: further properties for the front."""
+        """The PUBLISH of another shape; `block`: further properties for the front, of 5.0."""
         data = self.data
         pos = self.pos
         first = 0x30 | qos << 1 | (1 if retain else 0)
         packet_id = self.packet_id() if qos else 0
         at = 0
-        if qos == self.qos and v5 == self.v5 and not block:
+        if qos == self.qos and v5 == self.v5 and (not block or not v5):
             if data[pos] != first:
                 wire = ONE_BYTE[first] + data[pos + 1 : self.end]
             else:
@@ -235,13 +235,11 @@ class Inbound:
                 if packed & NO_LOCAL:
                     continue
                 packed >>= OWN_SHIFT
-                if route.owns is not None and receiver.v5 and receiver in route.owns:
+                if route.owns is not None and receiver in route.owns:
                     self._hand(receiver, self._own(receiver, packed, route.owns), packet_id)
                     count += 1
                     continue
-            kind = 0
-            if kinds is not None and receiver.v5:
-                kind = kinds[i]
+            kind = 0 if kinds is None else kinds[i]
             number = self._number(packed, receiver.v5) | kind << 4
             shape = shapes.get(number)
             if shape is None:
@@ -280,7 +278,7 @@ class Inbound:
         packed = group.options(member)
         number = self._number(packed, member.v5)
         named: list[int] | None = None
-        if packed & IDENTIFIED and member.v5:
+        if packed & IDENTIFIED:
             named = group.identifiers(member)
             if named is not None:
                 number |= -1 - named[0] << 4
@@ -313,9 +311,9 @@ class Inbound:
 
     def _own(self, receiver: Receiver, packed: int, owns: dict[Receiver, list[int]]) -> Delivery:
         """The publisher's own copy, where its subscriptions with No Local have identifiers."""
-        number = self._number(packed, True)
+        number = self._number(packed, receiver.v5)
         named = owns[receiver]
-        shape = self.cut(number & 3, True, number & 8 != 0, identifier_block(named))
+        shape = self.cut(number & 3, receiver.v5, number & 8 != 0, identifier_block(named))
         if named:
             shape.identifiers = named
         return shape

@@ -248,6 +248,7 @@ class Delivery:
         #: The PUBLISH of MQTT 5.0 that these bytes were made from, where they lost its properties:
         #: the session may come back with MQTT 5.0.
         self.original: bytes | None = None
+        #: Subscription Identifiers; the bytes of MQTT 5.0 have them, those of 3.1.1 go without.
         self.identifiers: list[int] | None = None
         self.expires_at: int = 0
         #: Where the Message Expiry Interval stands in `wire`, 0 where it is not known.
@@ -290,6 +291,7 @@ class Delivery:
             and self.group is None
             and self.original is None
             and self.message is None
+            and (self.v5 or self.identifiers is None)
         )
 
     def whole(self) -> bytes | None:
@@ -298,9 +300,14 @@ class Delivery:
         Its Message Expiry Interval says nothing: that is `expires_at`.
         """
         message = self.message
-        if self.v5 or self.original is not None or message is None or message.properties is None:
+        if self.v5 or (
+            self.identifiers is None
+            and (self.original is not None or message is None or message.properties is None)
+        ):
             return self.original
-        return message.wire(self.qos, False, True, None, message.expires_at)
+        if message is None:
+            message = self.copy().get_message(self.id)
+        return message.wire(self.qos, False, True, self.identifiers, message.expires_at)
 
     def copy(self) -> Delivery:
         """The same, for one receiver of its own."""

@@ -15,6 +15,7 @@ from mqttd.codec.parser import parse_packet
 from mqttd.session.session import Session
 from mqttd.types import SessionState
 from tests.support.memory import MemoryBroker
+from tests.unit.storage.test_apart import lay_apart
 from tests.unit.storage.test_journal import make
 
 EXPIRES = {prop.SESSION_EXPIRY_INTERVAL: 600}
@@ -115,5 +116,30 @@ def test_a_queue_is_given_as_the_bytes_that_are_there_or_as_what_they_say(
     assert told(queue_of(other.broker, again)) == before
     # A store takes the bytes of all that does not expire, and no copy of them.
     assert all(each.bare() or (each.expires_at and not each.message) for each in again.queued())
+    if store is not None:
+        store.base.close()
+
+
+@pytest.mark.parametrize("kept", [False, True], ids=["memory", "store"])
+def test_what_waits_for_an_older_connection_goes_with_its_identifiers(
+    tmp_path: Path, kept: bool
+) -> None:
+    """In flight, queued, and queued in the file alone."""
+    store = make(tmp_path) if kept else None
+    node = MemoryBroker() if store is None else store.node
+    node.broker.settings.max_inflight = 2
+    if store is not None:
+        lay_apart(store, in_memory=300)
+    client = node.connect("reader", 5, properties={prop.SESSION_EXPIRY_INTERVAL: 600})
+    client.send(Subscribe(1, [Subscription("t", 1)], {prop.SUBSCRIPTION_IDENTIFIER: [7]}))
+    client.drop()
+    node.connect("reader", 4, False)
+    publisher = node.connect("writer", 4)
+    publisher.send(*(Publish("t", b"%d" % n, 1, packet_id=n) for n in range(1, 7)))
+    if store is not None:
+        store.settle()
+    packets = [parsed(wire) for wire in queue_of(node.broker, node.broker.sessions["reader"])]
+    assert [packet.payload for packet in packets] == [b"%d" % n for n in range(1, 7)]
+    assert all(packet.properties == {prop.SUBSCRIPTION_IDENTIFIER: [7]} for packet in packets)
     if store is not None:
         store.base.close()

@@ -115,3 +115,49 @@ def test_properties_of_retained_messages_outlast_an_older_connection(
     (found,) = drained(kept, asked, "there")
     assert found.dup and found.retain and found.properties == SAID
     kept.base.close()
+
+
+@pytest.mark.parametrize("publisher", PUBLISHERS)
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("said", [{}, {**SAID, **EXPIRY}], ids=["bare", "told"])
+@pytest.mark.parametrize("killed", [False, True])
+def test_identifiers_outlast_an_older_connection(
+    tmp_path: Path, publisher: Publisher, qos: int, said: Properties, killed: bool
+) -> None:
+    """Its filter has one since the session spoke MQTT 5.0."""
+    kept = make(tmp_path)
+    asked = lay_apart(kept)
+    identified(kept, "away").drop()
+    publisher(kept, qos, said)
+    if killed:
+        kept, asked = restarted(kept, tmp_path / "store.db")
+    (found,) = drained(kept, asked)
+    assert (found.payload, found.qos) == (b"1", qos)
+    assert found.properties == {**said, prop.SUBSCRIPTION_IDENTIFIER: [127]}
+    kept.base.close()
+
+
+@pytest.mark.parametrize("publisher", PUBLISHERS)
+@pytest.mark.parametrize("said", [{}, SAID], ids=["bare", "told"])
+def test_identifiers_of_what_was_in_flight_outlast_an_older_connection(
+    tmp_path: Path, publisher: Publisher, said: Properties
+) -> None:
+    kept = make(tmp_path)
+    there = identified(kept, "there")
+    publisher(kept, 1, said)
+    (sent,) = there.published()
+    assert sent.properties is None
+    kept, asked = restarted(kept, tmp_path / "store.db")
+    (found,) = drained(kept, asked, "there")
+    assert found.dup and found.properties == {**said, prop.SUBSCRIPTION_IDENTIFIER: [127]}
+    kept.base.close()
+
+
+def identified(kept: Kept, client_id: str) -> MemoryClient:
+    """A client of MQTT 3.1.1 whose session has a filter with an identifier."""
+    there = kept.client(client_id, kept=True)
+    properties: Properties = {prop.SUBSCRIPTION_IDENTIFIER: [127]}
+    there.send(Subscribe(1, [Subscription("t/#", 2)], properties))
+    kept.settle()
+    there.drop()
+    return older(kept, client_id, 2)
