@@ -134,6 +134,27 @@ def test_mqtt_3_3_1_9_sends_retained_to_new_subscription(bench: Bench, topic_fil
         publisher.publish(bench.topic(name), b"", retain=True)
 
 
+@row(53)
+def test_mqtt_3_3_1_9_retained_ones_outlive_the_connection(bench: Bench) -> None:
+    """Those that wait for the window when the connection breaks come with the session's next."""
+    publisher = bench.connect()
+    names = {bench.topic(f"r/{number}") for number in range(150)}
+    for name in sorted(names):
+        publisher.publish(name, b"kept", 1, retain=True)
+    reader = bench.durable("reader")
+    assert reader.subscribe(bench.topic("r/+"), qos=1) == [1]
+    got = {reader.message(payload=b"kept", retain=True).topic for _ in range(10)}
+    reader.drop()
+    reader = bench.durable("reader")
+    assert reader.resumed
+    while got < names:
+        got.add(reader.message(payload=b"kept", retain=True).topic)
+    reader.expect_nothing()
+    assert got == names
+    for name in names:
+        publisher.publish(name, b"", retain=True)
+
+
 @row(54)
 def test_mqtt_3_3_1_12_retain_0_to_existing_subscriptions(bench: Bench) -> None:
     """A subscription that was there gets the message as it gets any other."""
