@@ -31,8 +31,8 @@ class BatchReader(Reader, DataSourceReader):
         """The tasks; raises DataLoss if what was asked for by number is gone."""
         options = self.options
         _, found = self.bounds(everybody=True)
-        starts = self.at(options.starting or "earliest", found)
-        ends = self.at(options.ending or "latest", found)
+        starts = self.at("earliest" if options.starting is None else options.starting, found)
+        ends = self.at("latest" if options.ending is None else options.ending, found)
         tasks: list[Task] = []
         for node, (earliest, _) in found.items():
             start, end = starts[node], ends[node]

@@ -78,9 +78,10 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> Offset:
         """Where a query without a checkpoint begins."""
         log_id, found = self.bounds(everybody=True)
-        at = self.at(self.options.starting or "latest", found)
+        starting = self.options.starting
+        at = self.at("latest" if starting is None else starting, found)
         self._register(_offset(log_id, at))
-        if self.options.group and self.options.starting == "earliest":
+        if self.options.group and starting == "earliest":
             # Nothing is deleted from here on, and what was so meanwhile is not missed.
             log_id, found = self.bounds()
             at = self.at("earliest", found)

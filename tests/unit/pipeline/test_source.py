@@ -164,6 +164,29 @@ def test_offsets_and_times_cut_a_batch(tmp_path: Path) -> None:
         batch(tmp_path, startingOffsets='{"mqttd": 20}', endingOffsets='{"mqttd": 10}').partitions()
 
 
+@pytest.mark.parametrize(
+    "place",
+    [
+        {"{}Timestamp": "0"},
+        {"{}Timestamp": "1970-01-01T00:00:00Z"},
+        {"{}Offsets": "1970-01-01T00:00:00Z"},
+        {"{}Timestamp": "0", "{}Offsets": '{"mqttd": 20}'},
+    ],
+)
+def test_the_beginning_of_1970_is_a_time_like_any_other(
+    tmp_path: Path, place: dict[str, str]
+) -> None:
+    """A truth test took it for one that was not given."""
+    written(tmp_path, 3)
+    ending = {name.format("ending"): value for name, value in place.items()}
+    reader = batch(tmp_path, **ending)
+    assert rows(reader, reader.partitions()) == []
+    starting = {name.format("starting"): value for name, value in place.items()}
+    reader = batch(tmp_path, **starting)
+    assert len(rows(reader, reader.partitions())) == 30
+    assert stream(tmp_path, **starting).initialOffset()["nodes"] == {NODE: 0}
+
+
 def test_tasks_are_about_equal_and_lose_nothing(tmp_path: Path) -> None:
     written(tmp_path, 40, segment_bytes=5000)
     for partitions, most in ((1, 250_000), (7, 250_000), (1, 33), (1000, 1)):
