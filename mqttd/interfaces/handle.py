@@ -156,7 +156,8 @@ class IPluginHandle(IHooks):
         :param message: `mqttd.session.message.Message`.
         :param noted: it was noted before (`keep_messages`), and is not again.
         :param routed: sessions have it: it is only noted.
-        :return: int, how many sessions it was handed to.
+        :return: int, how many sessions it was handed to, or minus the reason code with which a
+            hook or the retained store has refused it.
         """
 
     def holds(message: Any, until: str) -> None:
@@ -195,6 +196,14 @@ class IPluginHandle(IHooks):
         """Whether a client may do that: hooks and rules are asked, as when it does it itself.
 
         For a plugin that lets a client do one thing under the name of another.
+        """
+
+    def beyond(action: Action, topic: str, size: int) -> str:
+        """Which limit of the broker a client's message would be beyond, in words; "" for none.
+
+        Of the limits that a message is measured by alone, whatever else is kept or under way.
+
+        :param size: bytes of its payload.
         """
 
     def figures() -> tuple[dict[str, int], dict[str, int]]:

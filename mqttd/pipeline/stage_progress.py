@@ -19,10 +19,11 @@ from collections.abc import Iterable
 from typing import Final
 
 from mqttd.interfaces import IPluginStore
+from mqttd.pipeline.log.reader import DataLoss, LogReader, events, find_time
 from mqttd.pipeline.stage_store import Batch, StageError
 from mqttd.types import StoreFull
 
-__all__ = ["Before", "Progress"]
+__all__ = ["Before", "Progress", "logged_ids"]
 
 _PREFIX: Final = "batch "
 
@@ -98,3 +99,32 @@ class Progress:
 
 def _key(batch: Batch) -> str:
     return f"{_PREFIX}{batch.first_id:032x}"
+
+
+def logged_ids(path: str, batch: Batch, node: str) -> set[int]:
+    """Which message ids of a batch the event log has.
+
+    They are behind the place where it was released, and, if the process that writes the log as
+    `node` is another (of another number of workers), among what that one has written since.
+    """
+    log = LogReader(path)
+    starts = {batch.node: batch.position}
+    if node != batch.node:
+        starts[node] = find_time(log, node, batch.first_id >> 64)
+    found: set[int] = set()
+    first = batch.first_id
+    for name, position in starts.items():
+        bounds = log.bounds().get(name)
+        if bounds is None:
+            continue
+        start = max(position, bounds.earliest)
+        try:
+            if start < bounds.latest:
+                for event in events(log, name, start, bounds.latest):
+                    if event.event == "message.publish" and event.message_id is not None:
+                        number = int.from_bytes(event.message_id, "big")
+                        if first <= number < first + batch.rows:
+                            found.add(number)
+        except DataLoss:
+            pass
+    return found

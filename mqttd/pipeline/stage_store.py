@@ -273,6 +273,21 @@ class StageStore:
                 raise
             self._count()
 
+    def last(self, owner: str, query: str) -> Batch | None:
+        """The query's last batch."""
+        with self._lock:
+            return self._last(owner, query)
+
+    def forget(self, batch: Batch) -> None:
+        """Drop a batch that will not be published to the end, and its number with it."""
+        with self._lock:
+            key = (batch.owner, batch.query, batch.batch)
+            for table in ("chunks", "batches"):
+                self._file.execute(
+                    f"DELETE FROM {table} WHERE owner = ? AND query = ? AND batch = ?", key
+                )
+            self._count()
+
     def unfinished(self) -> list[Batch]:
         """Batches that were released and not published to the end."""
         with self._lock:

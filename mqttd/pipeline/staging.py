@@ -21,7 +21,9 @@ worker of its client, which authorizes it and hands it on:
 
 Promise: of a query, batches are published in order, each once, whatever is asked for again. When
 the broker dies in the middle of a batch, it goes on where its store says that it was, and gives the
-event log what that lacks; a batch is answered when store and log have all of it.
+event log what that lacks; a batch is answered when store and log have all of it. A message that is
+refused then (no room for retained ones, a hook) ends the release with its topic and the reason:
+asked for again, the batch goes on with that message.
 """
 
 from __future__ import annotations
@@ -43,15 +45,14 @@ from twisted.python.failure import Failure
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import Publish
 from mqttd.codec.parser import Parser
-from mqttd.codec.reasons import MqttError
+from mqttd.codec.reasons import MqttError, name_of
 from mqttd.codec.topic import validate_topic_name
-from mqttd.pipeline.log.reader import DataLoss, LogReader, events, find_time
-from mqttd.pipeline.stage_progress import Before, Progress
+from mqttd.pipeline.stage_progress import Before, Progress, logged_ids
 from mqttd.pipeline.stage_store import Batch, StageError, StageStore
 from mqttd.session.message import Message
 from mqttd.types import ACTION_PUBLISH, OK, STOP, Action, ClientInfo, HookResult, Verdict
 
-__all__ = ["PREFIX", "REPLY", "Staging", "logged_ids"]
+__all__ = ["PREFIX", "REPLY", "Staging"]
 
 PREFIX: Final = "$mqttd/stage/"
 REPLY: Final = "$mqttd/reply/"
@@ -109,6 +110,8 @@ class Staging:
         self._logged = logged
         self._store: StageStore | None = None
         self._progress = Progress(handle.store)
+        #: First ids of batches that stopped at a message which was refused.
+        self._refused: set[int] = set()
         self._lock = DeferredLock()
         self._opening = threading.Lock()
         self._closed = False
@@ -229,13 +232,17 @@ class Staging:
         allowed: set[tuple[str, int, bool]] = set()
         for row in rows:
             key = (row.topic, row.qos, row.retain)
+            action = Action(ACTION_PUBLISH, row.qos, row.retain)
             if key not in allowed:
                 validate_topic_name(row.topic)
                 if row.topic.startswith((OWN, "$SYS/")) or not self._handle.authorize(
-                    client, Action(ACTION_PUBLISH, row.qos, row.retain), row.topic
+                    client, action, row.topic
                 ):
                     raise StageError(f"not authorized to publish to {row.topic}")
                 allowed.add(key)
+            beyond = self._handle.beyond(action, row.topic, len(row.payload))
+            if beyond:
+                raise StageError(f"refused a message to {row.topic}: {beyond}")
 
     async def _serve(self, asked: _Request) -> dict[str, Any]:
         verb, *rest = asked.words
@@ -257,6 +264,7 @@ class Staging:
             return {"ok": True}
         if verb == "close" and len(rest) == 1:
             await self._run(lambda store: store.close_query(owner, query))
+            await self._give_up(owner, query)
             return {"ok": True}
         raise StageError(f"{'/'.join(asked.words)}: no such request")
 
@@ -302,7 +310,13 @@ class Staging:
                 reached = max(reached, place + end)
                 self._progress.reach(batch, reached, arrived[0])
                 for offset in range(begin, end):
-                    self._go(batch, place + offset, rows[offset], before)
+                    code = self._go(batch, place + offset, rows[offset], before)
+                    if code:
+                        await self._stop_at(batch, place + offset, arrived[0])
+                        raise StageError(
+                            f"refused a message to {rows[offset].topic}: {name_of(code)}"
+                            f" (0x{code:02x})"
+                        )
                 self._handle.arrived(batch.client_id).addCallback(
                     lambda _, count=place + end: arrived.__setitem__(0, max(arrived[0], count))
                 )
@@ -316,18 +330,45 @@ class Staging:
         await self._handle.store.written()
         await self._run(lambda store: store.finish(batch))
         self._progress.end(batch)
+        self._refused.discard(batch.first_id)
         self.released += 1
 
-    def _go(self, batch: Batch, place: int, row: Publish, before: Before) -> None:
+    def _go(self, batch: Batch, place: int, row: Publish, before: Before) -> int:
+        """Publish one message; 0, or the reason code with which it was refused."""
         noted, routed = before.halves(place, row.qos)
         if noted and routed:
-            return
+            return 0
         message = Message(
             batch.first_id + place, row.topic, row.payload, row.qos, row.retain,
             row.properties, batch.client_id, batch.username,
         )  # fmt: skip
-        self._handle.republish(message, noted, routed)
+        code: int = -self._handle.republish(message, noted, routed)
+        if code > 0:
+            return code
         self.published += 1
+        return 0
+
+    async def _stop_at(self, batch: Batch, place: int, arrived: int) -> None:
+        """The message at this place was refused: asked for again, the batch goes on with it."""
+        self._refused.add(batch.first_id)
+        # In the turn in which those before it were published.
+        self._progress.reach(batch, place, min(place, arrived))
+        await self._handle.arrived(batch.client_id)
+        self._progress.reach(batch, place, place)
+        await self._handle.store.written()
+
+    async def _give_up(self, owner: str, query: str) -> None:
+        """Nobody asks again for a write that has failed: what of it was refused stays out."""
+        batch: Batch | None = await self._run(lambda store: store.last(owner, query))
+        if batch is None or batch.first_id not in self._refused:
+            return
+        await self._lock.acquire()
+        try:
+            self._refused.discard(batch.first_id)
+            await self._run(lambda store: store.forget(batch))
+            self._progress.end(batch)
+        finally:
+            self._lock.release()
 
     async def _go_on(self, batch: Batch) -> None:
         """Publish what is missing of a batch that was broken off."""
@@ -356,7 +397,13 @@ class Staging:
                 unfinished = await self._run(lambda store: store.unfinished())
                 self._progress.keep(unfinished)
                 for batch in unfinished:
-                    await self._go_on(batch)
+                    try:
+                        await self._go_on(batch)
+                    except StageError as error:  # the others go on
+                        self._handle.log.error(
+                            "batch {batch} of {query}: {error}", batch=batch.batch,
+                            query=batch.query, error=str(error),
+                        )  # fmt: skip
             finally:
                 self._lock.release()
 
@@ -414,35 +461,6 @@ class Staging:
                 store.close()
 
         return self._handle.in_thread(read)
-
-
-def logged_ids(path: str, batch: Batch, node: str) -> set[int]:
-    """Which message ids of a batch the event log has.
-
-    They are behind the place where it was released, and, if the process that writes the log as
-    `node` is another (of another number of workers), among what that one has written since.
-    """
-    log = LogReader(path)
-    starts = {batch.node: batch.position}
-    if node != batch.node:
-        starts[node] = find_time(log, node, batch.first_id >> 64)
-    found: set[int] = set()
-    first = batch.first_id
-    for name, position in starts.items():
-        bounds = log.bounds().get(name)
-        if bounds is None:
-            continue
-        start = max(position, bounds.earliest)
-        try:
-            if start < bounds.latest:
-                for event in events(log, name, start, bounds.latest):
-                    if event.event == "message.publish" and event.message_id is not None:
-                        number = int.from_bytes(event.message_id, "big")
-                        if first <= number < first + batch.rows:
-                            found.add(number)
-        except DataLoss:
-            pass
-    return found
 
 
 def _rows(data: bytes) -> list[Publish]:

@@ -276,6 +276,10 @@ class ChildHandle:
         """See `IPluginHandle.authorize`."""
         return bool(self.ask("authorize", client, action, topic))
 
+    def beyond(self, action: Action, topic: str, size: int) -> str:
+        """See `IPluginHandle.beyond`."""
+        return str(self.ask("beyond", action, topic, size))
+
     def figures(self) -> tuple[dict[str, int], dict[str, int]]:
         """See `IPluginHandle.figures`."""
         found: tuple[dict[str, int], dict[str, int]] = self.ask("figures")

@@ -94,6 +94,23 @@ class Access(HandleBase):
         self._check()
         return bool(self._host.broker.authorize(client, action, topic))
 
+    def beyond(self, action: Action, topic: str, size: int) -> str:
+        """See `IPluginHandle.beyond`."""
+        self._check()
+        settings = self._host.broker.settings
+        if topic.count("/") >= settings.max_topic_levels:
+            return f"at most {settings.max_topic_levels} levels are taken (mqtt.max_topic_levels)"
+        if len(topic.encode()) > settings.max_topic_length:
+            return f"at most {settings.max_topic_length} bytes are taken (mqtt.max_topic_length)"
+        if action.qos > settings.max_qos:
+            return f"QoS {action.qos} is not offered (mqtt.max_qos)"
+        if action.retain and not settings.retain_available:
+            return "retained messages are not offered (mqtt.retain_available)"
+        most = settings.retained_max_payload
+        if action.retain and most and size > most:
+            return f"{size} bytes to be retained, at most {most} are (retained.max_payload)"
+        return ""
+
     def describe(self) -> dict[str, Any]:
         """See `HandleBase.describe`."""
         return {"modules": [f"{kind} {name}" for kind, name in self._mods], **super().describe()}

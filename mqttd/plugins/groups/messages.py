@@ -78,8 +78,8 @@ class Messages(HandleBase):
         self._check()
         broker = self._host.broker
         if noted or routed:
-            return max(halfway.go_on(broker, message, noted, routed), 0)
-        return max(local.republish(broker, message), 0)
+            return halfway.go_on(broker, message, noted, routed)
+        return local.republish(broker, message)
 
     def holds(self, message: Any, until: str) -> None:
         """See `IPluginHandle.holds`."""

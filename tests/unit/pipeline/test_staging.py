@@ -96,9 +96,11 @@ class Task:
         return self.ask(f"release/{query}/{batch}", json.dumps(dict.fromkeys(stages, 1)).encode())
 
 
-def rows(*payloads: bytes, topic: str = "out/a", qos: int = 1) -> bytes:
+def rows(*payloads: bytes, topic: str = "out/a", qos: int = 1, retain: bool = False) -> bytes:
     packet_id = 1 if qos else 0
-    return b"".join(serialize(Publish(topic, one, qos, packet_id=packet_id), 5) for one in payloads)
+    return b"".join(
+        serialize(Publish(topic, one, qos, retain, packet_id=packet_id), 5) for one in payloads
+    )
 
 
 @pytest.fixture
@@ -353,6 +355,90 @@ def test_nothing_is_published_that_the_store_could_not_keep(node: Node) -> None:
     node.broker.drawers.stuck = False
     assert task.release(0, "a")["ok"]
     assert heard(node) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "most", "row", "why"),
+    [
+        ("retained_max_payload", 4, rows(b"12345", retain=True),
+         "5 bytes to be retained, at most 4 are (retained.max_payload)"),
+        ("retain_available", False, rows(b"1", retain=True),
+         "retained messages are not offered (mqtt.retain_available)"),
+        ("max_qos", 1, rows(b"1", qos=2), "QoS 2 is not offered (mqtt.max_qos)"),
+        ("max_topic_levels", 6, rows(b"1", topic="out/a/3/4/5/6/7"),
+         "at most 6 levels are taken (mqtt.max_topic_levels)"),
+        ("max_topic_length", 50, rows(b"1", topic="out/a" + "x" * 46),
+         "at most 50 bytes are taken (mqtt.max_topic_length)"),
+    ],
+)  # fmt: skip
+def test_what_is_beyond_a_limit_is_not_staged(
+    node: Node, limit: str, most: int, row: bytes, why: str
+) -> None:
+    task = node.task()
+    setattr(node.settings, limit, most)
+    answer = task.ask("put/q/a/0", rows(b"12345") + row)
+    assert not answer["ok"] and answer["error"].startswith("refused a message to out/a")
+    assert answer["error"].endswith(f": {why}")
+
+
+def refusing(node: Node, how: str) -> Callable[[], None]:
+    """Have the broker refuse a second retained message; gives what lets it in."""
+    if how == "retained":
+        node.broker.retainer.max_messages = 1
+
+        def let_in() -> None:
+            node.broker.retainer.max_messages = 0
+
+    else:
+        full = [True]
+
+        def hook(message: Message) -> Any:
+            return STOP(0x97) if full[0] and message.topic == "out/b" else OK
+
+        node.hooks.hook("message.publish", hook)
+
+        def let_in() -> None:
+            full[0] = False
+
+    return let_in
+
+
+THREE = b"".join(rows(b"123"[i : i + 1], topic=f"out/{'abc'[i]}", retain=i < 2) for i in range(3))
+REFUSED = "refused a message to out/b: Quota exceeded (0x97)"
+
+
+@pytest.mark.parametrize("how", ["retained", "hook"])
+def test_a_batch_stops_at_a_message_that_is_refused_and_goes_on_with_it(
+    node: Node, how: str
+) -> None:
+    """It was passed over, and the batch told as published."""
+    let_in = refusing(node, how)
+    task = node.task()
+    task.ask("put/q/a/0", THREE)
+    for _ in range(2):
+        assert task.release(0, "a") == {"ok": False, "error": REFUSED}
+        assert heard(node) == [b"1"]
+    let_in()
+    assert task.release(0, "a")["ok"]
+    assert heard(node) == [b"1", b"2", b"3"]
+    task.put("b", b"4")
+    assert task.release(1, "b")["published"] == 1
+    assert sorted(node.logged()) == [b"1", b"2", b"3", b"4"]
+
+
+def test_a_write_that_stopped_there_and_was_given_up_is_not_gone_on_with(tmp_path: Path) -> None:
+    first = Node(tmp_path)
+    refusing(first, "hook")
+    task = first.task()
+    task.ask("put/q/a/0", THREE)
+    task.ask("put/w/a/0", THREE)
+    assert task.release(0, "a", query="w")["error"] == REFUSED
+    assert task.release(0, "a")["error"] == REFUSED
+    assert task.ask("close/w", b"{}")["ok"]
+    first.stop()
+    second = Node(tmp_path)
+    assert gone_on(second) == [b"2", b"3"]
+    assert sorted(second.logged()) == [b"1", b"1", b"2", b"3"]
 
 
 class _Failing:
