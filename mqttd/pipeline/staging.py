@@ -235,7 +235,7 @@ class Staging:
             action = Action(ACTION_PUBLISH, row.qos, row.retain)
             if key not in allowed:
                 validate_topic_name(row.topic)
-                if row.topic.startswith((OWN, "$SYS/")) or not self._handle.authorize(
+                if row.topic.startswith(OWN) or not self._handle.authorize(
                     client, action, row.topic
                 ):
                     raise StageError(f"not authorized to publish to {row.topic}")
