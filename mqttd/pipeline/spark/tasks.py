@@ -117,8 +117,11 @@ def lost_task(log: EventLog, node: str, start: int, end: int, why: str, anew: bo
 
 
 def wanted(blocks: list[Block], options: Options) -> list[Block]:
-    """The blocks in which there may be events that `options` name."""
-    if options.codes is None:
+    """The blocks in which there may be events that `options` name.
+
+    Any block may be damaged: who asks for gaps reads all of them, since nothing else tells.
+    """
+    if options.codes is None or options.gaps:
         return blocks
     mask = sum(1 << code for code in options.codes)
     return [block for block in blocks if block.mask & mask]

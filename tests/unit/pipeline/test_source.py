@@ -456,6 +456,26 @@ def test_a_hole_in_the_log_fails_the_query_or_is_a_row(tmp_path: Path) -> None:
     assert len(some) == 300 - (second - first) + 1
 
 
+@pytest.mark.parametrize("named", ["log.gap", "client.*, log.gap"])
+def test_who_asks_for_gaps_hears_of_damage_in_any_block(tmp_path: Path, named: str) -> None:
+    """Blocks without the events that were named were passed over unread."""
+    written(tmp_path, 30, segment_bytes=4000)
+    harmed = LogReader(str(tmp_path)).blocks(NODE, 20, 21)[0]
+    with open(tmp_path / NODE / harmed.segment, "r+b") as file:
+        file.seek(harmed.position + harmed.size - 9)
+        file.write(b"\xff" * 4)
+    reader = batch(tmp_path, events=named, failOnDataLoss="false")
+    found = rows(reader, reader.partitions())
+    assert [(one["event"], one["seq"]) for one in found] == [("log.gap", 20)]
+    assert found[0]["reason"].startswith("10 events lost: ")
+    reader = batch(tmp_path, events=named)
+    with pytest.raises(DataLoss, match="events 20 to 29 of node mqttd are lost"):
+        rows(reader, reader.partitions())
+    # Who does not ask reads less.
+    reader = batch(tmp_path, events="client.*")
+    assert rows(reader, reader.partitions()) == []
+
+
 def test_a_log_made_anew_under_a_checkpoint_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "log"
     written(path, 5)
