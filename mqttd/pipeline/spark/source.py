@@ -32,7 +32,7 @@ class BatchReader(Reader, DataSourceReader):
         options = self.options
         _, found = self.bounds(everybody=True)
         starts = self.at("earliest" if options.starting is None else options.starting, found)
-        ends = self.at("latest" if options.ending is None else options.ending, found)
+        ends = self.at("latest" if options.ending is None else options.ending, found, -1)
         tasks: list[Task] = []
         for node, (earliest, _) in found.items():
             start, end = starts[node], ends[node]

@@ -226,14 +226,17 @@ class Reader:
         found = log.bounds()
         return log.log_id, found
 
-    def at(self, position: Position, found: dict[str, Bounds]) -> dict[str, int]:
-        """Where `position` is on each node."""
+    def at(self, position: Position, found: dict[str, Bounds], unnamed: int = -2) -> dict[str, int]:
+        """Where `position` is on each node; `unnamed` is the offset of those that JSON leaves out.
+
+        They begin at their earliest event, and end at their latest.
+        """
         offsets = {}
         for node, (earliest, latest) in found.items():
             if isinstance(position, int):
                 offsets[node] = find_time(self.log(), node, position)
             elif isinstance(position, dict):
-                given = position.get(node, -2)
+                given = position.get(node, unnamed)
                 offsets[node] = {-2: earliest, -1: latest}.get(given, given)
             else:
                 offsets[node] = earliest if position == "earliest" else latest

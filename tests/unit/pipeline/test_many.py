@@ -38,6 +38,34 @@ def test_a_batch_reads_all_and_offsets_are_by_node(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("starting", "ending", "a", "b"),
+    [
+        (None, '{"a": 5}', range(5), range(30)),
+        ('{"a": 5}', '{"b": 5}', range(5, 30), range(5)),
+        (None, "{}", range(30), range(30)),
+        ("{}", '{"a": -2}', range(0), range(30)),
+    ],
+)
+def test_nodes_that_offsets_do_not_name_are_read_whole(
+    tmp_path: Path, starting: str | None, ending: str, a: range, b: range
+) -> None:
+    """An end for one node left out the others."""
+    options = {"endingOffsets": ending} | ({"startingOffsets": starting} if starting else {})
+    reader = batch(Path(fleet(tmp_path, "a", "b")), **options)
+    wanted = {node: [*seqs] for node, seqs in (("a", a), ("b", b)) if seqs}
+    assert by_node(rows(reader, reader.partitions())) == wanted
+
+
+def test_a_stream_begins_with_what_is_there_of_nodes_that_its_offsets_do_not_name(
+    tmp_path: Path,
+) -> None:
+    several = Path(fleet(tmp_path, "a", "b"))
+    for offsets, nodes in (("{}", {"a": 0, "b": 0}), ('{"b": -1}', {"a": 0, "b": 30})):
+        reader = stream(several, startingOffsets=offsets)
+        assert reader.initialOffset()["nodes"] == nodes
+
+
 def test_a_stream_goes_on_when_one_joins_and_groups_hear_of_their_own(tmp_path: Path) -> None:
     several = fleet(tmp_path, "a", "b")
     options = {"startingOffsets": "earliest", "groupId": "g"}
