@@ -19,6 +19,7 @@ import http.client
 import json
 import math
 import random
+import re
 import ssl
 import struct
 import sys
@@ -30,8 +31,8 @@ from urllib.parse import urlencode, urlsplit
 from mqttd.pipeline.log.blocks import FLAG_GAP, Block
 from mqttd.pipeline.log.reader import Bounds, DataLoss, EventLog, LogReader, Run, check_cover
 
-__all__ = ["HEADER", "PATH", "SHARE", "Away", "Elsewhere", "PullError", "PullReader", "open_log",
-           "trusting"]  # fmt: skip
+__all__ = ["HEADER", "PATH", "SHARE", "Address", "Away", "Elsewhere", "PullError", "PullReader",
+           "open_log", "parse_url", "trusting"]  # fmt: skip
 
 #: Where the endpoint is when a URL names only the host.
 PATH: Final = "/api/v1/plugins/spark/log"
@@ -70,7 +71,9 @@ class Elsewhere(NamedTuple):
     url: Callable[[], str | None]
 
 
-class _Address(NamedTuple):
+class Address(NamedTuple):
+    """Where a pull endpoint is."""
+
     url: str
     tls: bool
     host: str
@@ -152,7 +155,7 @@ class PullReader:
         self._token = token
         self._ca_file = ca_file
         self._tls: ssl.SSLContext | None = None
-        self._addresses: list[_Address] = []
+        self._addresses: list[Address] = []
         self._is_at(url)
         self._connection: http.client.HTTPConnection | None = None
         self._sleep, self._clock, self._say = sleep, clock, say
@@ -339,7 +342,7 @@ class PullReader:
         return connection
 
     def _is_at(self, url: str) -> None:
-        self._addresses = [_address(one.strip()) for one in url.split(",")]
+        self._addresses = [parse_url(one.strip()) for one in url.split(",")]
         if self._tls is None and any(one.tls for one in self._addresses):
             self._tls = trusting(self._ca_file, "caFile")
 
@@ -385,9 +388,16 @@ def _other_scheme(error: Exception, tls: bool, connected: bool) -> str:
     return ""
 
 
-def _address(url: str) -> _Address:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+def parse_url(url: str) -> Address:
+    """An address of a pull endpoint; raises ValueError for what cannot be one."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    # What is no path would be found out by the request alone, which is tried again and again.
+    good = re.fullmatch(r"https?://[^\s/?#]+(/[!-~]*)?", url, re.IGNORECASE)
+    if not host or not good or "?" in url or "#" in url:
         raise ValueError(f"url = {url!r}: expected http://host:port or https://host:port")
     path = parts.path.rstrip("/") or PATH
-    return _Address(url, parts.scheme == "https", parts.hostname, parts.port, path)
+    return Address(url, parts.scheme == "https", host, port, path)

@@ -18,6 +18,7 @@ from typing import Final
 from mqttd.codec.reasons import MqttError
 from mqttd.codec.topic import split_shared, validate_topic_filter
 from mqttd.pipeline.log.files import NAME
+from mqttd.pipeline.log.pull import parse_url
 from mqttd.pipeline.log.schema import COLUMNS, EVENTS, GAP
 
 __all__ = ["READ_OPTIONS", "Options", "Position", "meant", "read_options", "schema_of"]
@@ -127,6 +128,8 @@ class Options:
     etcd_private_key: str = ""
     etcd_user: str = ""
     etcd_password: str = ""
+    #: The name that the end was given by.
+    ending_as: str = "endingOffsets"
 
     @property
     def description(self) -> str:
@@ -192,10 +195,10 @@ def read_options(given: Mapping[str, str], cores: int = CORES) -> Options:
         raise _wrong("etcd", options["etcd"], "http://host:2379 or https://host:2379")
     if path and not all(one.strip() for one in path.split(";")):
         raise _wrong("path", path, "a directory, or several with one semicolon between two")
-    if url and not all(re.match(r"\s*https?://[^/\s]", one) for one in re.split("[,;]", url)):
+    if url and not all(_is_url(one.strip()) for one in re.split("[,;]", url)):
         raise _wrong("url", url, "http://host:port or https://host:port")
     ca_file = options.get("caFile") or None
-    if ca_file and not cluster and "https:" not in (url or ""):
+    if ca_file and not cluster and "https:" not in (url or "").lower():
         raise _wrong("caFile", ca_file, "a url with https://host:port beside it: nothing else is"
                      " asked for a certificate")  # fmt: skip
     if "subscribe" in options and "subscribePattern" in options:
@@ -208,7 +211,7 @@ def read_options(given: Mapping[str, str], cores: int = CORES) -> Options:
             raise _wrong("subscribePattern", pattern, f"a regular expression ({error})") from None
     group = options.get("groupId")
     if group is not None and not NAME.match(group):
-        raise _wrong("groupId", group, "1 to 100 letters, digits and _ . @ -")
+        raise _wrong(said["groupId"], group, "1 to 100 letters, digits and _ . @ -")
     left_out = {name for name, option in ASKED_FOR.items() if not _flag(options, option, False)}
     return Options(
         path=path or None,
@@ -222,9 +225,9 @@ def read_options(given: Mapping[str, str], cores: int = CORES) -> Options:
         columns=_columns(options.get("columns"), left_out),
         starting=_position(options, "startingOffsets"),
         ending=_position(options, "endingOffsets"),
-        max_events=_number(options, "maxEventsPerTrigger", 0),
-        min_partitions=_number(options, "minPartitions", 1),
-        partition_events=_number(options, "maxEventsPerPartition", 1_000_000),
+        max_events=_number(options, said, "maxEventsPerTrigger", 0),
+        min_partitions=_number(options, said, "minPartitions", 1),
+        partition_events=_number(options, said, "maxEventsPerPartition", 1_000_000),
         fail_on_data_loss=_flag(options, "failOnDataLoss", True),
         group=group,
         outage=_duration(options, "outageTimeout", 300.0),
@@ -236,6 +239,7 @@ def read_options(given: Mapping[str, str], cores: int = CORES) -> Options:
         etcd_private_key=options.get("etcdPrivateKey", ""),
         etcd_user=options.get("etcdUser", ""),
         etcd_password=options.get("etcdPassword", ""),
+        ending_as=said.get("endingOffsets", "endingOffsets"),
     )
 
 
@@ -279,18 +283,26 @@ def _list(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
+def _is_url(text: str) -> bool:
+    try:
+        parse_url(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _filters(text: str | None) -> tuple[str, ...]:
     if text is None:
         return ()
     found = []
+    if not all(part.strip() for part in text.split(",")):
+        raise _wrong("subscribe", text, "MQTT topic filters such as sensors/#, none of them empty")
     for topic_filter in _list(text):
         try:
             validate_topic_filter(topic_filter)
             found.append(split_shared(topic_filter)[1])
         except MqttError as error:
             raise _wrong("subscribe", text, f"MQTT topic filters; {error.detail}") from None
-    if not found:
-        raise _wrong("subscribe", text, "at least one MQTT topic filter, such as sensors/#")
     return tuple(found)
 
 
@@ -345,12 +357,13 @@ def _position(options: Mapping[str, str], name: str) -> Position | None:
     return round(time.timestamp() * 1_000_000)
 
 
-def _number(options: Mapping[str, str], name: str, default: int) -> int:
+def _number(options: Mapping[str, str], said: Mapping[str, str], name: str, default: int) -> int:
+    """A number; `said`: the name that an option was given by."""
     text = options.get(name)
     if text is None:
         return default
     if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 63):
-        raise _wrong(name, text, "a whole number of at least 1")
+        raise _wrong(said[name], text, "a whole number of at least 1")
     return int(text)
 
 

@@ -56,8 +56,8 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         super().__init__(options, schema)
         if options.ending is not None:
             raise ValueError(
-                "mqttd: option endingOffsets is for batch queries (spark.read); a stream reads on,"
-                " or with Trigger.AvailableNow to what is the end when it starts"
+                f"mqttd: option {options.ending_as} is for batch queries (spark.read); a stream"
+                " reads on, or with Trigger.AvailableNow to what is the end when it starts"
             )
         self._target: dict[str, int] | None = None
         #: What was registered last of the group, and when.

@@ -7,6 +7,7 @@ import json
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
+from mqttd.pipeline.log.pull import parse_url
 from mqttd.pipeline.log.schema import CODES, COLUMNS, GAP
 from mqttd.pipeline.spark.options import read_options, schema_of
 from mqttd.pipeline.spark.sink_options import read_sink_options
@@ -84,7 +85,9 @@ def test_positions(text: str, position: object) -> None:
         ({"path": "a", "events": "client.connect"}, "option events .* expected names or globs of"),
         ({"path": "a", "events": ","}, "option events"),
         ({"path": "a", "subscribe": "a/#/b"}, "option subscribe = 'a/#/b': expected MQTT topic"),
-        ({"path": "a", "subscribe": " "}, "at least one MQTT topic filter"),
+        ({"path": "a", "subscribe": " "}, "option subscribe = ' ': .* none of them empty"),
+        ({"path": "a", "subscribe": "a,,b"}, "option subscribe = 'a,,b': .* none of them empty"),
+        ({"path": "a", "subscribe": "a,"}, "option subscribe = 'a,': .* none of them empty"),
         ({"path": "a", "subscribePattern": "("}, "option subscribePattern .* regular expression"),
         ({"path": "a", "subscribe": "a", "subscribePattern": "b"}, "exclude each other"),
         ({"path": "a", "columns": "topics"}, "option columns .* a list of seq, node, event"),
@@ -108,6 +111,14 @@ def test_positions(text: str, position: object) -> None:
         ({"url": "http://a;"}, "option url = 'http://a;': expected http"),
         ({"url": "http://a", "caFile": "ca"}, "option caFile = 'ca': expected a url with https"),
         ({"path": "a", "caFile": "ca"}, "option caFile = 'ca': expected a url with https"),
+        ({"url": "http://a:1?b=c"}, r"option url = 'http://a:1\?b=c': expected http://host:port"),
+        ({"url": "http://a:1/#b"}, "option url = 'http://a:1/#b': expected http://host:port"),
+        ({"url": "http://a:1/b c"}, "option url = 'http://a:1/b c': expected http://host:port"),
+        ({"url": "http://a:1/ü"}, "option url = 'http://a:1/ü': expected http://host:port"),
+        ({"url": "http://a:99999"}, "option url = 'http://a:99999': expected http://host:port"),
+        ({"url": "http://[::1"}, r"option url = 'http://\[::1': expected http://host:port"),
+        ({"path": "a", "maxOffsetsPerTrigger": "0"}, "option maxOffsetsPerTrigger = '0': expected"),
+        ({"path": "a", "kafka.group.id": ""}, "option kafka.group.id = '': expected 1 to 100"),
         ({"path": "a", "startingTimestamp": "noon"}, "startingTimestamp = 'noon': expected milli"),
         (
             {"path": "a", "maxOffsetsPerTrigger": "5", "maxEventsPerTrigger": "5"},
@@ -142,6 +153,12 @@ def test_a_timestamp_goes_before_offsets_as_kafkas_does() -> None:
     table = kept(read_options({"path": "a"}), {**CREATED, "path": "a", "startingTimestamp": "1"})
     assert given({"startingoffsets": "latest"}, table)["startingoffsets"] == "latest"
     assert "startingtimestamp" not in given({"startingoffsets": "latest"}, table)
+
+
+def test_a_url_may_be_written_in_capitals() -> None:
+    options = read_options({"url": "HTTPS://Broker:8081, http://b", "caFile": "ca"})
+    assert options.url == "HTTPS://Broker:8081, http://b"
+    assert parse_url("HTTPS://Broker:8081")[1:4] == (True, "broker", 8081)
 
 
 def test_every_column_has_a_type_for_arrow() -> None:

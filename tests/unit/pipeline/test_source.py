@@ -357,6 +357,8 @@ def test_a_limit_is_shared_by_the_nodes_and_none_starves(tmp_path: Path) -> None
 def test_a_stream_has_no_end_to_be_given(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="option endingOffsets is for batch queries"):
         stream(tmp_path, endingOffsets="latest")
+    with pytest.raises(ValueError, match="option endingTimestamp is for batch queries"):
+        stream(tmp_path, endingTimestamp="0")
 
 
 def test_an_option_that_a_stream_has_not_is_told_by_the_reader_when_it_is_asked() -> None:
