@@ -52,6 +52,7 @@ __all__ = [
     "parse_header",
     "sealed",
     "text_column",
+    "place_of",
     "verify",
 ]
 
@@ -262,22 +263,31 @@ def parse_header(
     Raises Corrupt if they are no header of a version this program knows.
     """
     if len(data) < HEADER_SIZE:
-        raise Corrupt(f"{segment}:{position}: {len(data)} bytes are no header")
+        raise Corrupt(f"{place_of(segment, position)}{len(data)} bytes are no header")
     magic, version, flags, size, _, base, count, mask, first, last, _, crc = _HEADER.unpack_from(
         data
     )
     if magic != MAGIC:
-        raise Corrupt(f"{segment}:{position}: no block")
+        raise Corrupt(f"{place_of(segment, position)}no block")
     if version not in (PLAIN, PACKED):
         raise UnknownFormat(
-            f"{segment}:{position}: format {version}, this program reads {PLAIN} and {PACKED}",
+            f"{place_of(segment, position)}format {version}, this program reads {PLAIN} and"
+            f" {PACKED}",
             version,
         )
     if not count or size > MAX_BLOCK or (crc and crc != _header_crc(data)):
-        raise Corrupt(f"{segment}:{position}: a harmed header")
+        raise Corrupt(f"{place_of(segment, position)}a harmed header")
     size += HEADER_SIZE
     gap = bool(flags & FLAG_GAP)
     return Block(node, segment, position, size, base, count, mask, first, last, gap, flags)
+
+
+def place_of(segment: str, position: int) -> str:
+    """Where that is, before a text that says what is wrong there.
+
+    Empty without a segment: who has the bytes from a broker knows of no file.
+    """
+    return f"{segment}:{position}: " if segment else ""
 
 
 def is_packed(data: bytes | memoryview) -> bool:

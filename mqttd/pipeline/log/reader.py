@@ -32,6 +32,7 @@ from mqttd.pipeline.log.blocks import (
     Corrupt,
     lost_text,
     parse_header,
+    place_of,
     verify,
 )
 from mqttd.pipeline.log.decode import decode_block, part_of
@@ -298,25 +299,23 @@ def split(data: bytes | memoryview, run: Run) -> Iterator[memoryview]:
     """
     view = memoryview(data)
     at, offset = 0, run.base
-    where = f"{run.segment}:{run.position}"
     while at < len(view):
+        where = place_of(run.segment, run.position + at)
         block = parse_header(view[at:], run.node, run.segment, run.position + at)
         piece = view[at : at + block.size]
         if block.base != offset or len(piece) != block.size:
-            raise Corrupt(
-                f"{where}: event {offset} of node {run.node} expected, {block.base} found"
-            )
+            raise Corrupt(f"{where}event {offset} of node {run.node} expected, {block.base} found")
         if not verify(piece):
             raise Corrupt(
-                f"{where}: wrong checksum, events {block.base} to {block.end - 1} of node"
-                f" {run.node}"
+                f"{where}wrong checksum, events {block.base} to {block.end - 1} of node {run.node}"
             )
         yield piece
         at += block.size
         offset = block.end
     if offset != run.end:
         raise Corrupt(
-            f"{where}: events up to {run.end - 1} of node {run.node} expected, {offset - 1} found"
+            f"{place_of(run.segment, run.position + at)}events up to {run.end - 1} of node"
+            f" {run.node} expected, {offset - 1} found"
         )
 
 

@@ -448,6 +448,18 @@ def test_another_block_in_the_planned_place_is_no_answer(tmp_path: Path) -> None
         list(split(harmed, run))
     with pytest.raises(Corrupt, match="event 5 of node mqttd expected, 0 found"):
         list(split(data, run._replace(base=5)))
+    # The place is that of the block, not of the run; a broker does not tell it.
+    second = reader.blocks(NODE, 10, 20)[0]
+    for at, wrong in (
+        (0, "a harmed header"),
+        (200, "wrong checksum, events 10 to 19 of node mqtt"),
+    ):
+        harmed = bytearray(data)
+        harmed[second.position + 16 + at] ^= 1
+        with pytest.raises(Corrupt, match=rf"^{second.segment}:{second.position}: {wrong}"):
+            list(split(harmed, run))
+        with pytest.raises(Corrupt, match=f"^{wrong}"):
+            list(split(harmed, run._replace(segment="", position=0)))
     with pytest.raises(Corrupt, match="events up to 39"):
         list(split(data, run._replace(end=40)))
 
