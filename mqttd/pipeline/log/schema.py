@@ -48,7 +48,7 @@ COLUMNS: Final = {
     "message_id": ("BINARY", "16 bytes, the same in publish, delivered, acked and dropped"),
     "client_id": ("STRING", "the client; of message events the publisher, or the receiver"),
     "username": ("STRING", "its user name"),
-    "peer": ("STRING", "its address and port"),
+    "peer": ("STRING", "its address and port; NULL in message events"),
     "topic": ("STRING", "topic name, of subscription events the filter"),
     "qos": ("TINYINT", "QoS of the message or subscription"),
     "retain": ("BOOLEAN", "RETAIN of the message"),
