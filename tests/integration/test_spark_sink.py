@@ -168,6 +168,32 @@ def test_what_failed_writes_have_staged_goes_at_once(spark: Any, tmp_path: Path)
         broker.stop()
 
 
+def test_a_write_fails_where_a_message_of_it_is_refused(spark: Any, tmp_path: Path) -> None:
+    """The message was left out, and the write told as done."""
+    broker = start(tmp_path, retained={"max_payload": 100, "max_per_user": 1})
+
+    def write(*rows: tuple[str, str, bool]) -> None:
+        frame = spark.createDataFrame(rows, "topic STRING, payload STRING, retain BOOLEAN")
+        frame.coalesce(1).write.format("mqttd").option("broker", f"127.0.0.1:{broker.port}").mode(
+            "append"
+        ).save()
+
+    try:
+        with pytest.raises(Exception, match="refused a message to out/2: 101 bytes to be retained"):
+            write(("out/1", "a", False), ("out/2", "b" * 101, True), ("out/3", "c", False))
+        assert not payloads(tmp_path)
+        with pytest.raises(Exception, match=r"refused a message to out/2: Quota exceeded \(0x97\)"):
+            write(("out/1", "d", True), ("out/2", "e", True), ("out/3", "f", False))
+        assert payloads(tmp_path)[b"d"] == 1 and not payloads(tmp_path)[b"f"]
+        # Nobody asks for the rest of it: it is given up.
+        told = json.loads(ctl(tmp_path, "spark", "stage").stdout)
+        assert told["bytes"] == 0 and told["queries"] == []
+        write(("out/1", "g", True))
+        assert payloads(tmp_path)[b"g"] == 1
+    finally:
+        broker.stop()
+
+
 def staged(path: Path) -> int:
     """How many rows wait for their release."""
     told = ctl(path, "spark", "stage")
