@@ -245,17 +245,30 @@ class PubSub:
             if not session.has_room(filter_weight(full_filter, identifier != 0)):
                 return reasons.QUOTA_EXCEEDED
         packed = options_of(qos, subscription.no_local, subscription.retain_as_published)
-        if group is not None:
-            self.router.subscribe_shared(
-                session, full_filter, group, topic_filter, packed, identifier
-            )
-            return qos
-        new = self.router.subscribe(session, topic_filter, packed, identifier)
+        new = self.put_back(session, full_filter, packed, identifier)
         handling = subscription.retain_handling
-        if settings.retain_available and (handling == 0 or (handling == 1 and new)):
+        if (
+            group is None
+            and settings.retain_available
+            and (handling == 0 or (handling == 1 and new))
+        ):
             own = session.client_id if subscription.no_local else ""
             self._replay_retained(session, topic_filter, qos, identifier, own)
         return qos
+
+    def put_back(self, session: Session, full_filter: str, options: int, identifier: int) -> bool:
+        """Add or replace a subscription that was accepted once; True if it is new.
+
+        Limits, full memory and what is not offered any more are asked of what comes: a client that
+        goes on with its session is not told of subscriptions that are not in it any more. No
+        retained messages: they were sent when it subscribed, or `owe` has them sent.
+        """
+        group, topic_filter = split_shared(full_filter)
+        if group is None:
+            return self.router.subscribe(session, topic_filter, options, identifier)
+        return self.router.subscribe_shared(
+            session, full_filter, group, topic_filter, options, identifier
+        )
 
     def _replay_retained(
         self, session: Session, topic_filter: str, qos: int, identifier: int, own: str

@@ -19,11 +19,11 @@ from typing import Any, Final
 from mqttd.broker.publishing import Publishing
 from mqttd.codec import properties as prop
 from mqttd.codec.frame import packet_id_at
-from mqttd.codec.packets import Publish, Subscription
+from mqttd.codec.packets import Publish
 from mqttd.codec.parser import parse_packet
 from mqttd.codec.reasons import MqttError
 from mqttd.session.message import RELEASED, Delivery, Message
-from mqttd.session.route import NO_LOCAL, OWED, QOS_MASK, RETAIN_AS_PUBLISHED
+from mqttd.session.route import OPTIONS, OWED
 from mqttd.session.session import Session
 from mqttd.session.wheel import milliseconds
 from mqttd.types import ClientInfo, SessionState
@@ -138,6 +138,9 @@ def restore(broker: Publishing, client_id: str, state: SessionState, record: Rec
     for packet_id in record.incoming:
         session.await_release(packet_id, _PACKET_IDS)
     queue_more(broker, session, state.queue[rest:], late)
+    for full_filter, options, identifier in record.subscriptions:
+        if options & OWED:
+            broker.pubsub.owe(session, full_filter, options, identifier)
     return session
 
 
@@ -148,16 +151,7 @@ def subscribe_all(broker: Publishing, session: Session, record: Record) -> None:
             session.client_id, record.username, "", 0, "", 5, False, mountpoint=record.mountpoint
         )
     for full_filter, options, identifier in record.subscriptions:
-        subscription = Subscription(
-            full_filter,
-            options & QOS_MASK,
-            options & NO_LOCAL != 0,
-            options & RETAIN_AS_PUBLISHED != 0,
-            2,  # no retained messages: they were sent when it subscribed
-        )
-        broker.pubsub.subscribe(session, subscription, options & QOS_MASK, identifier)
-        if options & OWED:
-            broker.pubsub.owe(session, full_filter, options, identifier)
+        broker.pubsub.put_back(session, full_filter, options & OPTIONS, identifier)
 
 
 def queue_more(broker: Publishing, session: Session, packets: tuple[bytes, ...], late: int) -> None:

@@ -41,6 +41,7 @@ __all__ = [
     "MOUNTED",
     "NOTED",
     "NO_LOCAL",
+    "OPTIONS",
     "OWED",
     "OWN",
     "OWN_SHIFT",
@@ -65,6 +66,8 @@ __all__ = [
 QOS_MASK: Final = 3
 NO_LOCAL: Final = 4
 RETAIN_AS_PUBLISHED: Final = 8
+#: Those that a client has asked for: what is stored of a subscription.
+OPTIONS: Final = QOS_MASK | NO_LOCAL | RETAIN_AS_PUBLISHED
 #: Overlapping subscriptions with and without No Local: the client's own messages have options of
 #: their own, `OWN_SHIFT` bits up.
 OWN: Final = 16

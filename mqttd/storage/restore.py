@@ -4,7 +4,7 @@
                                                             their words ----> its queue
     will rows --> with their sessions, or published: their clients were there when the broker ended
 
-Nothing is told to the journal of what it has told itself; what does not fit the limits any more
+Nothing is told to the journal of what it has told itself; what does not fit into its queue any more
 or cannot be read is forgotten. Payloads that wait in a queue stay in the file until they are due.
 
 MQTT 5.0: 3.1.2.5 (a will is published when the connection ends without DISCONNECT), 4.1, 4.4.
@@ -17,10 +17,9 @@ from array import array
 from typing import Final
 
 from mqttd.broker.broker import Broker
-from mqttd.codec.packets import Subscription
 from mqttd.codec.reasons import MqttError
 from mqttd.session.message import RELEASED
-from mqttd.session.route import NO_LOCAL, OWED, QOS_MASK, RETAIN_AS_PUBLISHED
+from mqttd.session.route import OPTIONS, OWED
 from mqttd.session.session import Session
 from mqttd.session.wheel import milliseconds
 from mqttd.storage.blobs import forget_closed
@@ -154,14 +153,7 @@ def _subscribe(
     for topic_filter, options, identifier in base.execute(
         "SELECT filter, options, identifier FROM subscription WHERE owner = ?", (owner,)
     ).fetchall():
-        subscription = Subscription(
-            topic_filter,
-            options & QOS_MASK,
-            options & NO_LOCAL != 0,
-            options & RETAIN_AS_PUBLISHED != 0,
-            2,  # no retained messages: they were sent when it subscribed
-        )
-        broker.pubsub.subscribe(session, subscription, options & QOS_MASK, identifier)
+        broker.pubsub.put_back(session, topic_filter, options & OPTIONS, identifier)
         if options & OWED:
             owed.append((topic_filter, options, identifier))
     return owed

@@ -7,12 +7,14 @@ session goes from one to another as one record and its queue.
 from __future__ import annotations
 
 import select
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from twisted.internet.task import Clock
 
+from mqttd.broker.broker import Broker
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import Subscription
 from mqttd.storage.database import StoreError
@@ -48,10 +50,13 @@ class Reactor(Clock):
 class Worker:
     """One broker with its store in its directory."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(
+        self, directory: Path, prepare: Callable[[Broker], object] = lambda broker: None
+    ) -> None:
         directory.mkdir(exist_ok=True)
         self.reactor = Reactor()
         self.node = MemoryBroker()
+        prepare(self.node.broker)
         self.store = Store(
             str(directory / "store.db"),
             self.reactor,
