@@ -49,16 +49,23 @@ class Follower(Protocol):
 
 
 def filters_of(chunks: Iterable[Chunk]) -> set[str]:
-    """The filters that a node's chunks say, read one after the other."""
+    """The filters that a node's chunks say, read one after the other.
+
+    Until the `END` has come of what is written anew, what was before holds, too.
+    """
     found: set[str] = set()
+    fresh: set[str] | None = None
     for chunk in chunks:
         for kind, filters in chunk:
             if kind == BEGIN:
-                found.clear()
-            elif kind == ADD:
-                found.update(filters)
-            elif kind == REMOVE:
-                found.difference_update(filters)
+                fresh = set()
+            elif kind == END and fresh is not None:
+                found, fresh = fresh, None
+            for some in (found, fresh):
+                if some is not None and kind == ADD:
+                    some.update(filters)
+                elif some is not None and kind == REMOVE:
+                    some.difference_update(filters)
     return found
 
 

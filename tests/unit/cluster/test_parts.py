@@ -61,6 +61,7 @@ def test_chunks_say_what_there_is_from_wherever_one_begins(
     wanted: set[str] = set()
     chunks: list[bytes] = []
     begins = [0]
+    ends: list[tuple[int, set[str]]] = []
     for add, name in changes:
         chunks.append(frame(ADD if add else REMOVE, packed([name.encode()])))
         (wanted.add if add else wanted.discard)(name)
@@ -69,9 +70,12 @@ def test_chunks_say_what_there_is_from_wherever_one_begins(
             some = [each.encode() for each in sorted(wanted)]
             half = len(some) // 2
             chunks.append(frame(BEGIN, b"\0") + frame(ADD, packed(some[:half])))
+            ends.append((len(chunks), set(wanted)))
             chunks.append(frame(ADD, packed(some[half:])) + frame(END, b"\0"))
     for begin in begins:
         assert filters_of(map(chunk_of, chunks[begin:])) == wanted
+    for end, then in ends:  # what was before is still there
+        assert filters_of(map(chunk_of, chunks[:end])) == then
 
 
 def test_keys_and_members_come_back() -> None:
