@@ -1,12 +1,9 @@
 """Writes the filters that are wanted here to etcd, many in a chunk, and says when others have them.
 
-    changed --> one chunk at a time, what has come meanwhile in the next --> accepted
+    changed --> one chunk at a time, what has come meanwhile in the next (`Chunks`) --> accepted
     accepted, and seen by all nodes that have a link to us --> settled --> SUBACK
                    '-- not within `UNSEEN` s: they are slow, and hear of it later
     not settled within `MOST_WAIT` s --> refused, 0x83 or 0x80
-
-When what was written is four times what there is, all of it is written anew, and what was before
-that is removed with the last chunk.
 
 Promise: one writer, one order; a chunk is written again until etcd has said that it has it, which
 changes nothing where it had it already. Filters are settled in the order in which they came, so who
@@ -24,22 +21,17 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
 from mqttd.broker.abroad import Taken
+from mqttd.cluster.chunks import Change, Chunks
 from mqttd.cluster.etcd import Etcd, EtcdError, created, put, remove_below
 from mqttd.cluster.filling import FilterPace
 from mqttd.cluster.keys import Keys
 from mqttd.cluster.nodes import NodeMesh
-from mqttd.mesh.frames import ADD, BEGIN, END, REMOVE, frame, packed
 
 __all__ = ["MOST_WAIT", "Routes"]
 
 #: Seconds that a SUBACK waits for etcd, and for other nodes after that.
 MOST_WAIT: Final = 5.0
 UNSEEN: Final = 1.0
-#: Bytes of filters in a chunk; what etcd takes in one request is 1.5 MiB by default.
-_CHUNK: Final = 256 << 10
-#: What was written is written anew when it is so many times what there is, and this much more.
-_TIMES: Final = 4
-_SPARE: Final = 1000
 #: Seconds before a chunk is written again, doubled each time.
 _FIRST: Final = 0.1
 _LONGEST: Final = 1.0
@@ -61,11 +53,11 @@ class _Accepted:
 
     __slots__ = ("came", "filters", "revision", "since")
 
-    def __init__(self, since: float, revision: int, filters: list[str], came: int) -> None:
+    def __init__(self, since: float, revision: int, change: Change) -> None:
         self.since = since
         self.revision = revision
-        self.filters = filters
-        self.came = came
+        self.filters = change.came
+        self.came = change.settled
 
 
 class Routes:
@@ -79,17 +71,9 @@ class Routes:
         self.pacer = FilterPace(reactor)
         #: Set by who makes both.
         self.mesh: NodeMesh
-        #: What etcd has said to have; filters that are to be looked at, and how many had come when
-        #: they changed last (`NodeMesh.came`), which is their order.
-        self.written: set[str] = set()
-        self._pending: dict[str, int] = {}
-        #: Chunks of everything that are still to be written.
-        self._anew: deque[tuple[bytes, bool]] = deque()
-        self._first = 0
+        self.chunks = Chunks({})
         self._epoch = 0
         self._lease = 0
-        self._chunk = 0
-        self._entries = 0
         #: The revision of the last chunk.
         self.revision = 0
         self._busy = False
@@ -100,8 +84,7 @@ class Routes:
         self._waiting: list[tuple[int, int, _Held]] = []
         self._held: deque[_Held] = deque()
         self._holds = 0
-        #: Chunks written, and filters that others have not seen in time.
-        self.chunks = 0
+        #: Filters that others have not seen in time, and that were refused.
         self.unseen = 0
         self.refused = 0
         self.failed: Callable[[str], object] = lambda text: None
@@ -111,11 +94,8 @@ class Routes:
     def begin(self, epoch: int, lease: int) -> None:
         """We are a member, with keys under this lease: nothing is written yet."""
         self._epoch, self._lease = epoch, lease
-        self._chunk = self._entries = 0
-        self.written = set()
-        self._anew.clear()
         unsettled = self.mesh.unsettled
-        self._pending = {each: unsettled.get(each, 0) for each in self.mesh.filters}
+        self.chunks = Chunks({each: unsettled.get(each, 0) for each in self.mesh.filters})
         self._go()
 
     def end(self) -> None:
@@ -124,10 +104,9 @@ class Routes:
 
     def changed(self, full_filter: str) -> None:
         """A filter has a first subscriber, or lost its last."""
-        pending = self._pending
-        pending.pop(full_filter, None)
-        pending[full_filter] = self.mesh.came
-        if full_filter in self.mesh.filters:
+        wanted = full_filter in self.mesh.filters
+        self.chunks.changed(full_filter, wanted, self.mesh.came)
+        if wanted:
             self.pacer.added(full_filter)
         self._go()
 
@@ -145,17 +124,16 @@ class Routes:
 
     async def _write(self) -> None:
         pause = _FIRST
-        while self._lease and (self._anew or self._pending):
-            lease, epoch = self._lease, self._epoch
-            value, added, gone, came, last = self._next()
-            if not value:
-                self._take(self.revision, added, came)
+        while self._lease and self.chunks:
+            lease, epoch, chunks = self._lease, self._epoch, self.chunks
+            change = chunks.next(self.mesh.came)
+            if not change.value:
+                self._take(self.revision, change)
                 continue
-            key = self.keys.route(self.name, epoch, self._chunk)
-            then = [put(key, value, lease)]
-            if last:
+            then = [put(self.keys.route(self.name, epoch, chunks.number), change.value, lease)]
+            if change.below:
                 start = self.keys.route(self.name, epoch, 0)
-                then.append(remove_below(start, self.keys.route(self.name, epoch, self._first)))
+                then.append(remove_below(start, self.keys.route(self.name, epoch, change.below)))
             fence = created(self.keys.node(self.name), epoch)
             while True:
                 try:
@@ -174,65 +152,10 @@ class Routes:
                 self._lease = 0
                 break
             pause = _FIRST
-            self._chunk += 1
-            self.chunks += 1
-            self._entries += len(added) + len(gone)
-            self.written.update(added)
-            self.written.difference_update(gone)
+            chunks.done(change)
             self.revision = answer.revision
-            self._take(answer.revision, added, came)
-            if last:
-                self._entries = len(self.written)
-            elif not self._anew and self._entries > _TIMES * len(self.written) + _SPARE:
-                self._all()
+            self._take(answer.revision, change)
         self._busy = False
-
-    def _next(self) -> tuple[bytes, list[str], list[str], int, bool]:
-        """The next chunk: its bytes, filters that are there with it and gone, how many had come of
-        what is in it, and whether it is the last of everything."""
-        if self._anew:
-            value, last = self._anew.popleft()
-            return value, [], [], 0, last
-        some: list[str] = []
-        size = came = 0
-        for full_filter, changed in self._pending.items():
-            some.append(full_filter)
-            came = max(came, changed)
-            size += len(full_filter) * 4 + 4
-            if size >= _CHUNK:
-                break
-        if len(some) == len(self._pending):
-            self._pending = {}
-        else:
-            for full_filter in some:
-                del self._pending[full_filter]
-        wanted, written = self.mesh.filters, self.written
-        there = [each for each in some if each in wanted]
-        added = [each.encode() for each in there if each not in written]
-        gone = [each for each in some if each not in wanted and each in written]
-        value = b""
-        if gone:
-            value += frame(REMOVE, packed([each.encode() for each in gone]))
-        if added:
-            value += frame(ADD, packed(added))
-        return value, there, gone, came, False
-
-    def _all(self) -> None:
-        """Have everything written anew, before anything else."""
-        self._first = self._chunk
-        some: list[bytes] = []
-        chunks = []
-        size = 0
-        for full_filter in self.written:
-            some.append(full_filter.encode())
-            size += len(some[-1]) + 4
-            if size > _CHUNK:
-                chunks.append(frame(ADD, packed(some)))
-                some, size = [], 0
-        chunks.append(frame(ADD, packed(some)))
-        chunks[0] = frame(BEGIN, b"\x00") + chunks[0]
-        chunks[-1] += frame(END, b"\x00")
-        self._anew.extend((chunk, chunk is chunks[-1]) for chunk in chunks)
 
     # -- who waits -----------------------------------------------------------------------------
 
@@ -243,9 +166,9 @@ class Routes:
         heappush(self._waiting, (coming, self._holds, held))
         self._held.append(held)
 
-    def _take(self, revision: int, filters: list[str], came: int) -> None:
-        if came > self._settled:
-            self._accepted.append(_Accepted(self.reactor.seconds(), revision, filters, came))
+    def _take(self, revision: int, change: Change) -> None:
+        if change.settled > self._settled:
+            self._accepted.append(_Accepted(self.reactor.seconds(), revision, change))
             self.look()
 
     def look(self) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
+from base64 import b64decode
 from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from mqttd.cluster.etcd import Answer
+from mqttd.cluster.etcd import Answer, Json
 from mqttd.cluster.keys import Keys
 from mqttd.cluster.nodes import NodeMesh, Settling
+from mqttd.cluster.reading import chunk_of
 from mqttd.cluster.routes import MOST_WAIT, Routes
+from mqttd.cluster.view import filters_of
 from mqttd.mesh.link import Link, Stream
 from tests.support.memory import MemoryBroker
 
@@ -32,6 +35,23 @@ class Etcd:
         self.revision += 1
         self.asked.pop(0).callback(Answer(True, self.revision))
         return self.revision
+
+
+class Keeping:
+    """Answers at once, and has what it was told."""
+
+    def __init__(self) -> None:
+        self.kept: dict[bytes, bytes] = {}
+
+    async def transaction(self, when: list[Json], then: list[Json]) -> Answer:
+        for each in then:
+            if put := each.get("request_put"):
+                self.kept[b64decode(put["key"])] = b64decode(put["value"])
+            else:
+                gone = each["request_delete_range"]
+                start, end = b64decode(gone["key"]), b64decode(gone["range_end"])
+                self.kept = {k: v for k, v in self.kept.items() if not start <= k < end}
+        return Answer(True, 10)
 
 
 class Transport:
@@ -117,3 +137,49 @@ def test_nothing_is_kept_of_who_was_refused_while_etcd_is_away(
     routes.tick()
     assert routes.refused == 1
     assert sys.getrefcount(taken) == before
+
+
+def test_what_is_dead_in_etcd_is_counted_by_its_bytes(
+    parts: tuple[Routes, NodeMesh, Etcd, Clock],
+) -> None:
+    """Of few long filters that come and go, beside many short ones, little is left."""
+    routes, mesh, _, clock = parts
+    keeping = Keeping()
+    routes.etcd = keeping  # type: ignore[assignment]
+    for number in range(10_000):
+        mesh.added(f"t/{number}")
+    clock.advance(0)
+    for number in range(100):
+        full_filter = f"{number}/" + "x" * 60_000
+        mesh.added(full_filter)
+        clock.advance(0)
+        mesh.removed(full_filter)
+        clock.advance(0)
+        assert sum(map(len, keeping.kept.values())) < 2 << 20
+    chunks = [chunk_of(value) for _, value in sorted(keeping.kept.items())]
+    assert filters_of(chunks) == mesh.filters.keys()
+
+
+def test_who_comes_does_not_wait_for_all_that_go_together(
+    parts: tuple[Routes, NodeMesh, Etcd, Clock],
+) -> None:
+    routes, mesh, etcd, clock = parts
+    mesh.nodes["b"].seen = 1000
+    many = [f"{number}/" + "x" * 60_000 for number in range(100)]
+    for each in many:
+        mesh.added(each)
+    clock.advance(0)
+    while etcd.asked:
+        etcd.accept()
+    for each in many:
+        mesh.removed(each)
+    clock.advance(0)
+    told: list[str] = []
+    mesh.added("new")
+    assert mesh.waits(Settling(["new"], lambda: told.append("new")))
+    etcd.accept()  # what was under way when it came
+    etcd.accept()
+    assert told == ["new"]
+    while etcd.asked:
+        etcd.accept()
+    assert not routes.chunks
