@@ -84,8 +84,8 @@ def test_tasks_at_all_workers_stage_one_batch(broker: Broker, tmp_path: Path) ->
         with pytest.raises(SinkError, match="has 0 of 1 chunks here"):
             _Staged(client).ask("release/q/9", b'{"s1": 1}')
     with at(broker, 2) as client:
-        with pytest.raises(SinkError, match=r"not authorized to publish to \$SYS/x"):
-            _Staged(client).ask("put/q/s3/0", serialize(Publish("$SYS/x", b"", 0), 5))
+        with pytest.raises(SinkError, match=r"not authorized to publish to \$mqttd/x"):
+            _Staged(client).ask("put/q/s3/0", serialize(Publish("$mqttd/x", b"", 0), 5))
 
 
 def test_nobody_hands_on_what_was_not_authorized(broker: Broker) -> None:
