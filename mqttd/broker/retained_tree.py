@@ -8,7 +8,7 @@ New levels are put in front of their neighbours, behind every cursor that reads 
 
 from __future__ import annotations
 
-__all__ = ["RetainedLevel", "after_dollar"]
+__all__ = ["RetainedLevel", "after_dollar", "comes_after"]
 
 
 class RetainedLevel:
@@ -124,3 +124,26 @@ def after_dollar(level: RetainedLevel | None) -> RetainedLevel | None:
     while level is not None and level.word.startswith("$"):
         level = level.next
     return level
+
+
+def comes_after(level: RetainedLevel, here: RetainedLevel) -> bool:
+    """Whether who goes through the tree comes to `level` later than to `here`.
+
+    What is above comes first, and of those beside each other the newest.
+    """
+    one = level
+    other = here
+    deeper = level.depth() - here.depth()
+    for _ in range(deeper):
+        assert one.parent is not None
+        one = one.parent
+    for _ in range(-deeper):
+        assert other.parent is not None
+        other = other.parent
+    if one is other:
+        return deeper > 0
+    while one.parent is not other.parent:
+        assert one.parent is not None and other.parent is not None
+        one = one.parent
+        other = other.parent
+    return one.born < other.born

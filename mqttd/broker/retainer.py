@@ -30,7 +30,7 @@ from heapq import heapify, heappop, heappush
 from sys import intern
 from typing import Final
 
-from mqttd.broker.retained_tree import RetainedLevel, after_dollar
+from mqttd.broker.retained_tree import RetainedLevel, after_dollar, comes_after
 from mqttd.codec.reasons import PACKET_TOO_LARGE, QUOTA_EXCEEDED, SUCCESS
 
 __all__ = ["RetainedCursor", "RetainedLevel", "Retainer", "topic_weight"]
@@ -410,25 +410,8 @@ class RetainedCursor:
         """Whether it is still to come to the message of `topic`, which is at this level."""
         if self.done or level.stored > self.upto or not self._covers(topic):
             return False
-        here = self.level
-        if here is None:
-            return True  # a topic that is looked up
-        above: RetainedLevel = level
-        below: RetainedLevel = here
-        deeper = level.depth() - here.depth()
-        for _ in range(deeper):
-            assert above.parent is not None
-            above = above.parent
-        for _ in range(-deeper):
-            assert below.parent is not None
-            below = below.parent
-        if above is below:
-            return deeper > 0  # what is above is visited first
-        while above.parent is not below.parent:
-            assert above.parent is not None and below.parent is not None
-            above = above.parent
-            below = below.parent
-        return above.born < below.born
+        # A topic that is looked up has no place where that rests.
+        return self.level is None or comes_after(level, self.level)
 
     def _covers(self, topic: str) -> bool:
         """Whether the filter matches."""
