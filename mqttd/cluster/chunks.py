@@ -8,7 +8,8 @@ anew, and a chunk is no larger than etcd takes in one request.
 
 What was written and is no more, or twice, is dead, and is read by everybody who reads it all. When
 there is more of it than of what is there, in bytes, or three times as much in number, everything
-is written anew, and what was before that is removed with the last chunk of it.
+is written anew, beginning with the next change, and what was before that is removed with the last
+chunk of it.
 
 Promise: sans-I/O. Filters are in the chunks in the order in which they came. Whoever reads chunks
 in their order, from whichever is the first that is left and up to any, has what was there then.
@@ -16,7 +17,6 @@ in their order, from whichever is the first that is left and up to any, has what
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from mqttd.mesh.frames import ADD, BEGIN, END, REMOVE, frame, packed
@@ -87,40 +87,63 @@ class Chunks:
 
     def next(self, came: int) -> Change:
         """What is to be written next, if so many have come by now. `done` must follow."""
-        change = Change()
-        there = self.there
+        if self._anew is None and self._has_much_dead():
+            self._anew = list(self.there)
+            self._first = self.number
+            self._names_before, self._bytes_before = self._names, self._bytes
         begins = self._anew is not None and self.number == self._first
-        came_now, numbers = _take(self._came, there, False)
+        change = Change()
+        added, numbers = self._take(self._came, False)
         change.came = list(numbers)
         # Who waits for one that has gone meanwhile waits for no other.
         change.settled = max(numbers.values()) if self._came else came
-        gone, numbers = _take(self._gone, there, True)
+        removed, numbers = self._take(self._gone, True)
+        self._again(numbers, added, removed)
         change.gone = list(numbers)
-        added = came_now + self._again(numbers)
         ends = self._anew is not None and not self._anew
         parts = [
             frame(BEGIN, b"\0") if begins else b"",
-            frame(REMOVE, packed(gone)) if gone else b"",
+            frame(REMOVE, packed(removed)) if removed else b"",
             frame(ADD, packed(added)) if added else b"",
             frame(END, b"\0") if ends else b"",
         ]
         change.value = b"".join(parts)
-        change.written = len(added) + len(gone)
+        change.written = len(added) + len(removed)
         if ends:
             change.below = self._first
         return change
 
-    def _again(self, gone: Iterable[str]) -> list[bytes]:
-        """A share of what is to be written anew, and is not gone meanwhile."""
-        anew = self._anew
-        taken: list[bytes] = []
+    def _take(self, some: dict[str, int], told: bool) -> tuple[list[bytes], dict[str, int]]:
+        """Take a share out of these, the first ones: the bytes of those that others have been
+        `told` of, or have not; and all of them."""
+        data: list[bytes] = []
+        taken: dict[str, int] = {}
         size = 0
-        while anew and size < SHARE:
-            full_filter = anew.pop()
-            if full_filter in self.there and full_filter not in gone:
-                taken.append(full_filter.encode())
-                size += len(taken[-1]) + _LENGTH
-        return taken
+        for full_filter, came in some.items():
+            taken[full_filter] = came
+            if (full_filter in self.there) is told:
+                data.append(full_filter.encode())
+                size += len(data[-1]) + _LENGTH
+                if size >= SHARE:
+                    break
+        for full_filter in taken:
+            del some[full_filter]
+        return data, taken
+
+    def _again(self, gone: dict[str, int], added: list[bytes], removed: list[bytes]) -> None:
+        """Add a share of what is to be written anew; those that are about to go do so now."""
+        size = 0
+        while self._anew and size < SHARE:
+            full_filter = self._anew.pop()
+            if full_filter in gone or full_filter not in self.there:
+                continue
+            data = full_filter.encode()
+            size += len(data) + _LENGTH
+            if full_filter in self._gone:
+                gone[full_filter] = self._gone.pop(full_filter)
+                removed.append(data)
+            else:
+                added.append(data)
 
     def done(self, change: Change) -> None:
         """It is written."""
@@ -140,33 +163,11 @@ class Chunks:
             self._anew = None
             self._names -= self._names_before
             self._bytes -= self._bytes_before
-        if self._anew is None and self._has_much_dead():
-            self._anew = list(there)
-            self._first = self.number
-            self._names_before, self._bytes_before = self._names, self._bytes
 
     def _has_much_dead(self) -> bool:
         if self._bytes - self.size > max(_SPARE, self.size):
             return True
         return self._names > _TIMES * len(self.there) + _FEW
-
-
-def _take(some: dict[str, int], there: set[str], told: bool) -> tuple[list[bytes], dict[str, int]]:
-    """Take a share out of these, the first ones: the bytes of those of which it has been `told`
-    that they are there, or has not; and all of them."""
-    data: list[bytes] = []
-    taken: dict[str, int] = {}
-    size = 0
-    for full_filter, came in some.items():
-        taken[full_filter] = came
-        if (full_filter in there) is told:
-            data.append(full_filter.encode())
-            size += len(data[-1]) + _LENGTH
-            if size >= SHARE:
-                break
-    for full_filter in taken:
-        del some[full_filter]
-    return data, taken
 
 
 def _size(full_filter: str) -> int:

@@ -149,7 +149,7 @@ def test_what_is_dead_in_etcd_is_counted_by_its_bytes(
     for number in range(10_000):
         mesh.added(f"t/{number}")
     clock.advance(0)
-    for number in range(100):
+    for number in range(200):
         full_filter = f"{number}/" + "x" * 60_000
         mesh.added(full_filter)
         clock.advance(0)
