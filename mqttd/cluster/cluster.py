@@ -286,7 +286,7 @@ class Cluster:
         # What is heard of meanwhile would be undone by what was read before it, for a moment.
         self._unwatch()
         self._next_look = min(self._next_look, time.monotonic() + _AGAIN)
-        answer = await self.etcd.range_of(self.keys.all)
+        answer = await self.etcd.range_of(self.keys.all, self.keys.routes)
         self._unwatch()
         self._next_look = time.monotonic() + _LOOK
         before = {(each.name, each.epoch) for each in self.view.members.values()}

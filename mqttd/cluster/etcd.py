@@ -334,12 +334,33 @@ class Etcd:
         revision = int(said["header"]["revision"])
         return [_answer(each["response_txn"], revision) for each in said["responses"]]
 
-    async def range_of(self, prefix: bytes) -> Answer:
-        """All that begin with this, by their keys."""
-        body = {"key": text_of(prefix), "range_end": text_of(end_of(prefix))}
-        said = await self._ask_again("/v3/kv/range", body)
-        found = tuple(kv_of(kv) for kv in said.get("kvs", ()))
-        return Answer(True, int(said["header"]["revision"]), found)
+    async def range_of(self, prefix: bytes, large: bytes = b"") -> Answer:
+        """All that begin with this, by their keys, as they are in one revision.
+
+        Read in pages, each in a turn of its own, so that neither etcd nor this node has all of it
+        as one text; those that begin with `large`, too, are few in a page.
+        """
+        found: list[Kv] = []
+        revision = 0
+        last = end_of(prefix)
+        spans = [(prefix, last, _MANY)]
+        if large:
+            behind = end_of(large)
+            spans = [(prefix, large, _MANY), (large, behind, _FEW), (behind, last, _MANY)]
+        for start, end, limit in spans:
+            more = True
+            while more:
+                body = {
+                    "key": text_of(start), "range_end": text_of(end),
+                    "limit": str(limit), "revision": str(revision),
+                }  # fmt: skip
+                said = await self._ask_again("/v3/kv/range", body)
+                found += [kv_of(kv) for kv in said.get("kvs", ())]
+                revision = revision or int(said["header"]["revision"])
+                more = bool(said.get("more"))
+                if more:
+                    start = found[-1].key + b"\0"
+        return Answer(True, revision, tuple(found))
 
     async def _ask_again(self, path: str, body: Json) -> Json:
         """As `ask`, once more where the one that was asked hangs: another is asked then."""
@@ -384,6 +405,9 @@ class Etcd:
 
 
 _HEADERS: Final = {b"Content-Type": [b"application/json"]}
+#: Keys in a page, and large ones.
+_MANY: Final = 1000
+_FEW: Final = 50
 
 
 def timed_out(seconds: float) -> str:

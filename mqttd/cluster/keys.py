@@ -152,6 +152,7 @@ class Keys:
         self.all = (base + "all/").encode()
         self._node = base + "all/node/"
         self._route = base + "all/route/"
+        self.routes = self._route.encode()
         self._home = base + "all/home/"
         self._taken = base + "all/taken/"
         self._own = (base + "own/").encode()
