@@ -168,6 +168,8 @@ class Departures:
         to = self.transit.mesh.nodes.get(leaves.to)
         if self.of.get(client_id) is not leaves or leaves.sent or to is None:
             return
+        if not self._has_place(leaves, lambda: self._go(client_id, leaves)):
+            return
         leaves.sent = True
         cancel(leaves.late)
         leaves.late = None
@@ -188,10 +190,23 @@ class Departures:
                 len(first),
                 lambda rest, part: self._more(client_id, leaves, rest, part),
                 lambda: self._all_sent(client_id, leaves),
+                lambda rest: self._has_place(leaves, lambda: self.transit.broker.turns.add(rest)),
             )
         self.transit.say(to, WHOLE, client_id, leaves.revision, record, *first)
         if leaves.since is None:
             self.recall(client_id)  # nobody can read it
+
+    def _has_place(self, leaves: Leaving, again: Callable[[], object]) -> bool:
+        """Whether the link has place for a part; if not, `again` is called when it may have.
+
+        Many that go together would fill it for good, and who publishes waits until it is not full.
+        """
+        to = self.transit.mesh.nodes.get(leaves.to)
+        link = None if to is None else to.link
+        if link is None or link.has_place():
+            return True
+        link.line_up(again)
+        return False
 
     def _more(self, client_id: str, leaves: Leaving, rest: Rest, part: Sequence[bytes]) -> bool:
         """More of the queue, if it is still wanted where it goes."""

@@ -35,7 +35,8 @@ def part_of(queue: Sequence[bytes], at: int) -> Sequence[bytes]:
 class Rest(Job):
     """What of a queue is to go from `at` on; `say` sends a part, if it is still wanted.
 
-    `then` is called when all of it is sent.
+    `then` is called when all of it is sent. `has_place` says whether the next part may go now; if
+    not, it makes this a job again when it may.
     """
 
     def __init__(
@@ -44,15 +45,19 @@ class Rest(Job):
         at: int,
         say: Callable[[Rest, Sequence[bytes]], bool],
         then: Callable[[], object],
+        has_place: Callable[[Rest], bool],
     ) -> None:
         self.queue = queue
         self.at = at
         self.say = say
         self.then = then
+        self.has_place = has_place
         self.begun = False
 
     def slice(self) -> bool:
         """See `Job.slice`."""
+        if not self.has_place(self):
+            return False
         part = part_of(self.queue, self.at)
         if not self.say(self, part):
             return False

@@ -10,6 +10,7 @@ import pytest
 from mqttd.cluster.parts import PARTS
 from mqttd.cluster.transit import MORE, TAIL, WHOLE, sending_of, with_sending
 from mqttd.codec.packets import Publish
+from mqttd.mesh.link import Link, Stream
 from mqttd.types import SessionState
 from tests.unit.cluster.test_on_its_way import kill, marked, marks
 from tests.unit.cluster.test_remains import Node
@@ -138,6 +139,46 @@ def test_it_begins_anew_for_who_is_killed_in_the_midst_and_back(node: Node) -> N
     marks(node, 5)
     turns(node)
     assert len(said(node, TAIL)) == 1
+    assert sent(node) == list(range(1, COUNT + 1))
+
+
+class Transport:
+    def write(self, data: bytes) -> None:
+        pass
+
+    def abortConnection(self) -> None:
+        pass
+
+
+def test_each_part_waits_for_room_on_the_link(node: Node) -> None:
+    """As publishers do, to whom sessions that go one after the other would leave none."""
+    fill(node)
+    number = node.nodes["a"].number
+    link = Link(node.broker, Stream(Transport()), number)
+    node.mesh.linked(number, link, False)
+    link.bound(0)
+    node.kept.settle()
+    flight = link.flight
+    for part in range(4):
+        link.send(bytes(flight.room + 1))
+        node.broker.perform()
+        node.kept.settle()
+        assert not link.has_place()
+        if not part:
+            node.hand("a", 5)
+        elif part == 1:
+            marks(node, 5)
+        turns(node)
+        channel = node.publisher.channel
+        link.hold_back(channel)
+        assert channel.withheld
+        assert len(said(node, WHOLE, MORE)) == part
+        link.taken(flight.written)
+        turns(node)
+        assert len(said(node, WHOLE, MORE)) == part + 1
+        assert not channel.withheld
+    link.taken(flight.written)
+    turns(node)
     assert sent(node) == list(range(1, COUNT + 1))
 
 
