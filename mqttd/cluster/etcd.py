@@ -15,7 +15,7 @@ etcd 3.4 and later: https://etcd.io/docs/v3.5/dev-guide/api_grpc_gateway/
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -348,19 +348,31 @@ class Etcd:
             behind = end_of(large)
             spans = [(prefix, large, _MANY), (large, behind, _FEW), (behind, last, _MANY)]
         for start, end, limit in spans:
-            more = True
-            while more:
-                body = {
-                    "key": text_of(start), "range_end": text_of(end),
-                    "limit": str(limit), "revision": str(revision),
-                }  # fmt: skip
-                said = await self._ask_again("/v3/kv/range", body)
-                found += [kv_of(kv) for kv in said.get("kvs", ())]
-                revision = revision or int(said["header"]["revision"])
-                more = bool(said.get("more"))
-                if more:
-                    start = found[-1].key + b"\0"
+            async for page in self.pages_of(start, end, limit, revision):
+                found += page.found
+                revision = page.revision
         return Answer(True, revision, tuple(found))
+
+    async def pages_of(
+        self, start: bytes, end: bytes, limit: int, revision: int = 0
+    ) -> AsyncIterator[Answer]:
+        """The keys from one to before another, as they are in this revision, so many at a time.
+
+        0: the revision of the first page.
+        """
+        more = True
+        while more:
+            body = {
+                "key": text_of(start), "range_end": text_of(end),
+                "limit": str(limit), "revision": str(revision),
+            }  # fmt: skip
+            said = await self._ask_again("/v3/kv/range", body)
+            found = tuple(kv_of(kv) for kv in said.get("kvs", ()))
+            revision = revision or int(said["header"]["revision"])
+            more = bool(said.get("more"))
+            if more:
+                start = found[-1].key + b"\0"
+            yield Answer(True, revision, found)
 
     async def _ask_again(self, path: str, body: Json) -> Json:
         """As `ask`, once more where the one that was asked hangs: another is asked then."""

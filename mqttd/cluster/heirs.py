@@ -21,17 +21,28 @@ will waits for it. MQTT 5.0, 3.1.2.5, 3.1.3.2.2.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from mqttd.broker.broker import Broker
 from mqttd.broker.wills import Testament
-from mqttd.cluster.etcd import Answer, Etcd, EtcdError, Kv, created, equals, get, put, remove
+from mqttd.cluster.etcd import (
+    Answer,
+    Etcd,
+    EtcdError,
+    Kv,
+    created,
+    end_of,
+    equals,
+    get,
+    put,
+    remove,
+)
 from mqttd.cluster.keys import Keys
 from mqttd.cluster.pace import Pace
 from mqttd.cluster.written import Whose, Written
@@ -50,6 +61,8 @@ _BYTES: Final = 512 << 10
 _RATE: Final = 1 << 20
 #: Wills of one user that were put off and are looked at again at once.
 _FEW: Final = 1000
+#: Wills of nodes that are gone that are read, and published if they are due, together.
+_PAGE: Final = 32
 #: Requests side by side: more only where etcd does not answer.
 _LANES: Final = 8
 #: Seconds between two tries, and before the next node looks after a dead one.
@@ -281,9 +294,8 @@ class Heirs:
     async def sweep(self) -> int:
         """See to what nodes have left that are not there; of how many of our own. EtcdError."""
         own = 0
-        for kv in (await self.etcd.range_of(self.keys.wills)).found:
-            found = self._read(kv)
-            if found is not None:
+        async for some in self._of_the_gone(self.keys.wills):
+            for found in some:
                 own += found.node == self.name
                 self._see_to(found)
         return own
@@ -314,10 +326,21 @@ class Heirs:
             self._later(_AGAIN, what, *about)
 
     async def _inherit(self, prefix: bytes) -> None:
-        for kv in (await self.etcd.range_of(prefix)).found:
-            found = self._read(kv)
-            if found is not None:
-                self._see_to(found)
+        async for some in self._of_the_gone(prefix):
+            due: list[Deferred[Any]] = []
+            for found in some:
+                if found.delay:
+                    self._see_to(found)
+                else:
+                    now = Deferred.fromCoroutine(self._claim(found))
+                    due.append(now.addErrback(self._not_done, self._claim, (found,)))
+            await DeferredList(due)
+
+    async def _of_the_gone(self, prefix: bytes) -> AsyncIterator[list[_Found]]:
+        """What can be read below it, some at a time: all together may be many bytes."""
+        async for page in self.etcd.pages_of(prefix, end_of(prefix), _PAGE):
+            read = [self._read(kv) for kv in page.found]
+            yield [found for found in read if found is not None]
 
     def _read(self, kv: Kv) -> _Found | None:
         """None where its node is there, and where it cannot be read: it stays, for who can."""

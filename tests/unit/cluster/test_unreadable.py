@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
@@ -318,8 +319,8 @@ class Wills:
     def __init__(self, *found: Kv) -> None:
         self.found = found
 
-    async def range_of(self, prefix: bytes) -> Answer:
-        return Answer(True, 1, self.found)
+    async def pages_of(self, start: bytes, end: bytes, limit: int) -> AsyncIterator[Answer]:
+        yield Answer(True, 1, self.found)
 
     async def transaction(self, when: Any, then: Any, otherwise: Any = ()) -> Answer:
         return Answer(True, 1, self.found)
