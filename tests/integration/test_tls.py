@@ -375,5 +375,5 @@ def test_a_certificate_that_cannot_be_used_stops_the_start(tmp_path: Path, fault
         (folder / "server.crt").write_text("nothing")
     else:
         (folder / "server.key").write_bytes(authority.server("x").key_pem())
-    with pytest.raises(RuntimeError, match=r"listener\.ssl\.door: .*server\.crt"):
+    with pytest.raises(RuntimeError, match=r"listener\.ssl\.door\.certificate.*server\.crt"):
         start_broker(tmp_path, listener={"ssl": {"door": {"bind": "127.0.0.1:0"}}})
