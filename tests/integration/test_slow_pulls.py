@@ -85,6 +85,7 @@ def door(tmp_path: Path) -> Iterator[tuple[Broker, int, Run, str]]:
         client = Client(Address("127.0.0.1", broker.port))
         for _ in range(15):
             client.publish("t", os.urandom(MIB - 1000), 1)
+        client.flush()
         client.close()
         there = LogReader(str(tmp_path / "data/events"))
         end = until(
