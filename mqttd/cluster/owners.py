@@ -295,6 +295,8 @@ class Owners:
             self.pace.charge(client_id, weight_of(state), self.reactor.seconds())
 
     def _keep_pace(self, client_id: str) -> None:
+        if self.moves.broker.stuck:
+            raise EtcdError("the store of this node takes nothing: what another has stays there")
         wait = self.pace.wait(client_id, self.reactor.seconds())
         if wait > 0:
             self.pace.refused += 1

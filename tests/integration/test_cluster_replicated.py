@@ -150,6 +150,8 @@ def test_who_publishes_at_another_node_is_refused_as_well(etcd: Etcd, tmp_path: 
         reader.connect("reader", clean=False, props=STAYS)
         reader.subscribe("t", qos=1)
         reader.close()
+        roamer = RawClient(nodes["b"].port, mq.V5, deadline=20.0)
+        roamer.connect("roamer", clean=False, props=STAYS).close()
         sender = RawClient(nodes["b"].port, mq.V5, deadline=60.0).connect("sender")
         nats.stop()
         sender.send(mq.publish("t", b"withheld", 1, 1, version=mq.V5))
@@ -172,12 +174,16 @@ def test_who_publishes_at_another_node_is_refused_as_well(etcd: Etcd, tmp_path: 
         older = RawClient(nodes["b"].port, mq.V311, deadline=20.0).connect("older")
         older.send(mq.publish("t", b"refused", 1, 3))
         assert older.receive() is None
+        # A session that could not be kept here stays where it is.
+        roamer = RawClient(nodes["a"].port, mq.V5, deadline=20.0)
+        roamer.connect("roamer", clean=False, props=STAYS, reason=0x88).close()
         nats.start()
         kept = sender.receive()
         assert kept is not None and (kept.packet_id, kept.reason) == (1, 0)
         until(lambda: "replication_failed" not in told(nodes["a"], "alarms"), "its end")
         back = let_in(nodes["a"], "reader")
         assert back.message().payload == b"withheld"
+        assert let_in(nodes["a"], "roamer").resumed
     finally:
         for name, node in nodes.items():
             node.stop()
