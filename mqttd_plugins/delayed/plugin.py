@@ -29,7 +29,7 @@ import msgspec
 from msgspec import Meta, Struct
 from zope.interface import implementer
 
-from mqttd.codec.reasons import QUOTA_EXCEEDED, MqttError
+from mqttd.codec.reasons import QUOTA_EXCEEDED, MqttError, name_of
 from mqttd.codec.topic import validate_topic_name
 from mqttd.interfaces import IPlugin, IPluginHandle
 from mqttd.types import (
@@ -104,6 +104,7 @@ class Delayed:
         self.published = 0
         self.refused = 0
         self.revoked = 0
+        self.lost = 0
         #: Who was asked about last: a will's publisher is not connected any more.
         self._asked: ClientInfo | None = None
         self._store = handle.store
@@ -123,6 +124,7 @@ class Delayed:
         handle.add_metric(
             "revoked_total", "Messages whose right was gone when due.", lambda: self.revoked
         )
+        handle.add_metric("lost_total", "Messages that were refused when due.", lambda: self.lost)
         if self._heap:
             handle.log.info("{count} messages wait since before", count=len(self._heap))
         handle.ready().addCallback(self._begin)
@@ -243,10 +245,27 @@ class Delayed:
             self.handle.log.error("a delayed message cannot be read: {error}", error=error)
         else:
             if self._may_still(message, kept):
-                self.published += 1
-                self.handle.republish(message)
+                code = -self.handle.republish(message)
+                if code > 0:
+                    self._lose(message, code)
+                else:
+                    self.published += 1
         # In the turn it is published in: both are kept, or neither.
         self._store.delete(key)
+
+    def _lose(self, message: Any, code: int) -> None:
+        """A hook or the store of retained messages refuses it, and nobody sends it again."""
+        self.lost += 1
+        if self.lost <= 10 or self.lost % 1000 == 0:
+            self.handle.log.warn(
+                "delayed message of {client_id!r} to {topic} lost: {why} (0x{code:02x},"
+                " {count} so far)",
+                client_id=message.client_id,
+                topic=message.topic[:200],
+                why=name_of(code),
+                code=code,
+                count=self.lost,
+            )
 
     def _may_still(self, message: Any, kept: Kept) -> bool:
         """Whether the publisher may publish it now."""

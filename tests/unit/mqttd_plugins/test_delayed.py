@@ -113,6 +113,18 @@ def test_bounds_hold_and_refusals_are_counted(node: MemoryBroker) -> None:
     assert loaded.metrics()["waiting"] == 1
 
 
+def test_what_is_refused_when_it_is_due_is_lost_and_said_to_be(node: MemoryBroker) -> None:
+    """It counted as published."""
+    loaded = node.load(delayed)
+    alice = node.connect("alice")
+    for payload in (b"large", b"x"):
+        alice.publish(f"$delayed/5/{payload.decode()}", payload, 1, True)
+    node.broker.retainer.max_payload = 1
+    node.advance(6)
+    metrics = loaded.metrics()
+    assert (metrics["lost_total"], metrics["published_total"], metrics["waiting"]) == (1, 1, 0)
+
+
 def test_retained_and_expiring_messages_stay_so(node: MemoryBroker) -> None:
     node.load(delayed)
     alice = node.connect("alice")
