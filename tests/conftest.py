@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import gc
 import importlib.metadata
+import os
 from collections.abc import Generator
 
 import pytest
 from hypothesis import settings
 
+from mqttd._pure import PACKAGE, edited
 from tests.support.needs import must_not_skip
 
 settings.register_profile("mqttd", deadline=None)
@@ -28,6 +30,14 @@ def pytest_collection_finish() -> None:
     """Thousands of tests and what they import stay to the end: no collection looks at them."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What was compiled and is older than its source was not run; nothing else would say so."""
+    if os.environ.get("MQTTD_PURE") != "1" and edited(PACKAGE):
+        terminalreporter.write_line(
+            "mqttd ran uncompiled: sources are newer than compiled modules; scripts/venv compiles"
+        )
 
 
 @pytest.hookimpl(wrapper=True)
