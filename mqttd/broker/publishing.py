@@ -68,6 +68,8 @@ class Publishing(Rights):
         self.released: bool = False
         #: The store takes nothing.
         self.stuck: bool = False
+        #: What is published is a will.
+        self.last_words: bool = False
         #: What goes on when nothing behind the broker is behind any more.
         self._relieved: list[Callable[[], None]] = []
 
@@ -124,7 +126,7 @@ class Publishing(Rights):
         origin = ("", "")
         if message.retain and message.client_id:
             origin = self.origin(message.client_id, message.username)
-        receivers = self.pubsub.publish(message, origin, self.epoch)
+        receivers = self.pubsub.publish(message, origin, self.epoch, self.last_words)
         if receivers <= 0:
             self.unheard(message, "retained_full" if receivers else "no_subscriber")
         return receivers

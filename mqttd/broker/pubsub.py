@@ -50,10 +50,17 @@ class PubSub:
 
     # -- publish -------------------------------------------------------------------------------
 
-    def publish(self, message: Message, origin: tuple[str, str] = ("", ""), epoch: int = 0) -> int:
+    def publish(
+        self,
+        message: Message,
+        origin: tuple[str, str] = ("", ""),
+        epoch: int = 0,
+        last_words: bool = False,
+    ) -> int:
         """Retain and dispatch; the number of receivers, or minus a reason code.
 
         origin: the publisher's address and listener, if its right may be looked at again.
+        last_words: there is nobody to refuse it to, so who is there hears it all the same.
         """
         if message.retain and self.server.settings.retain_available:
             if not message.payload:
@@ -67,7 +74,7 @@ class PubSub:
                     origin,
                     epoch,
                 )
-                if code and message.qos:
+                if code and message.qos and not last_words:
                     return -code
         return self.dispatch(message, self.router.of(message.topic))
 

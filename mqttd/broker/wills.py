@@ -206,9 +206,11 @@ class Wills:
             expires_at,
         )
         broker.journal.bind(True)  # a restart would publish it again, and nobody else
+        broker.last_words = True
         try:
             receivers = broker.publish(message)
         finally:
+            broker.last_words = False
             broker.journal.bind(False)
         self.spent()
         size = 1 + (len(will.payload) >> _UNIT)

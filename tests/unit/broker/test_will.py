@@ -79,3 +79,26 @@ def test_what_becomes_of_wills_when_the_broker_is_stopped(policy: str, stored: b
     assert got == [b"gone"] * wanted
     kept = node.broker.sessions["stays"].will
     assert (kept is not None) is (policy == "keep" and stored)
+
+
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("full", ["memory", "retained"])
+def test_a_will_that_cannot_be_retained_is_heard_all_the_same(qos: int, full: str) -> None:
+    """Whoever publishes is told, but of a will nobody is: it reached nobody at QoS 1 and 2."""
+    node = MemoryBroker()
+    hears = node.connect("hears")
+    hears.send(Subscribe(1, [Subscription("gone/#", 2)]))
+    hears.take()
+    client = node.connect("c", will=Will("gone/c", b"offline", qos, True))
+    if full == "memory":
+        node.broker.account.full = True
+    else:
+        node.broker.retainer.max_payload = 1
+    client.drop()
+    node.broker.perform()
+    heard = [(p.topic, p.payload, p.qos, p.retain) for p in hears.published()]
+    assert heard == [("gone/c", b"offline", qos, False)]
+    assert not len(node.broker.retainer) and node.broker.metrics.dropped_retained_full == 1
+    # The right to be heard ends with it: the broker's own messages are refused as before.
+    assert node.broker.publish_text("gone/c", b"large", 1, True) < 0
+    assert not hears.published()
