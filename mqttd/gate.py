@@ -18,7 +18,7 @@ from mqttd.access.roles import Roles
 from mqttd.broker.roles import RoleError
 from mqttd.config.schema import Config, Listener
 from mqttd.hints import like
-from mqttd.options import StartError, at, why
+from mqttd.options import StartError, why
 from mqttd.reports import Reports
 from mqttd.transports.sockets import ListenError
 
@@ -82,7 +82,7 @@ class Gate:
             for name in access.authentication.unclaimed():
                 known = [*BUILT_IN, *sorted(self.plugins_modules())]
                 found.append(
-                    f"{at(access.config, key)} names {name!r}, which is no module, built in or of a"
+                    f"{access.config.at(key)} names {name!r}, which is no module, built in or of a"
                     " loaded plugin: who comes to it is refused; there are:"
                     f" {', '.join(known)}{like(name, known)}"
                 )

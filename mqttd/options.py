@@ -31,7 +31,7 @@ from mqttd.plugins.plugins import Plugins
 from mqttd.transports.tls import Tls, TlsError
 from mqttd.workers.place import place_of
 
-__all__ = ["Options", "StartError", "at", "check", "check_cluster", "check_files", "closed_door"]
+__all__ = ["Options", "StartError", "check", "check_cluster", "check_files", "closed_door"]
 __all__ += ["lock_data_dir", "version_text", "why"]
 
 
@@ -48,7 +48,7 @@ def why(error: Exception, config: Config | None = None) -> str:
     if isinstance(error, ConfigError):
         return f"the configuration has mistakes:\n{error}"
     if isinstance(error, UnknownModule) and config is not None and error.name:
-        return f"{at(config, _chain_with(config, error.name))}: {error}"
+        return f"{config.at(_chain_with(config, error.name))}: {error}"
     text = str(error)
     if isinstance(error, OSError) and error.filename and error.strerror:
         text = f"{error.filename}: {error.strerror}"
@@ -62,12 +62,6 @@ def why(error: Exception, config: Config | None = None) -> str:
     return _with_key(config, text)
 
 
-def at(config: Config, key: str) -> str:
-    """The key, behind file and line where the configuration has it."""
-    where = config.given.get(key)
-    return key if where is None else f"{where}: {key}"
-
-
 def _with_key(config: Config, text: str, table: str = "") -> str:
     """What is wrong with a file, whose path begins the text, behind the key that names this file.
 
@@ -77,9 +71,9 @@ def _with_key(config: Config, text: str, table: str = "") -> str:
         if not value or not key.startswith(table) or option_of(key).kind != "path":
             continue
         if text.startswith(f"{value}: "):
-            return f"{at(config, key)} = {value!r}{text.removeprefix(value)}"
+            return f"{config.at(key)} = {value!r}{text.removeprefix(value)}"
         if text.startswith((f"{value}:", f"{value} ")):
-            return f"{at(config, key)}: {text}"
+            return f"{config.at(key)}: {text}"
     return text
 
 

@@ -103,9 +103,7 @@ class Plugins:
             except PluginError as error:
                 mistakes.append(str(error))
         if mistakes:
-            where = self.config.given.get("plugins.load")
-            prefix = f"{where}: " if where else ""
-            raise PluginError(f"{prefix}plugins.load: {'; '.join(mistakes)}")
+            raise PluginError(f"{self.config.at('plugins.load')}: {'; '.join(mistakes)}")
 
     def load(self, name: str | None = None) -> Deferred[None]:
         """Load one plugin; without a name, all that are to be loaded at start.

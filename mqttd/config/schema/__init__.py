@@ -135,3 +135,8 @@ class Config(Struct, frozen=True, kw_only=True):
     """Absolute path of the file this was read from; empty when there was none."""
     given: dict[str, str] = field(default_factory=dict)
     """Dotted path of each key that was set, `auth.username.file`, and where: `mqttd.conf:12`."""
+
+    def at(self, key: str) -> str:
+        """A key, behind file and line where it was set."""
+        where = self.given.get(key)
+        return key if where is None else f"{where}: {key}"
