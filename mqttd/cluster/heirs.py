@@ -313,11 +313,14 @@ class Heirs:
     def _later(self, seconds: float, what: Callable[..., Any], *about: object) -> None:
         def now() -> None:
             self._due.discard(call)
-            done = Deferred.fromCoroutine(what(*about))
-            done.addErrback(self._not_done, what, about)
+            self._try(what, *about)
 
         call = self.reactor.callLater(seconds, now)
         self._due.add(call)
+
+    def _try(self, what: Callable[..., Any], *about: object) -> Deferred[Any]:
+        done: Deferred[Any] = Deferred.fromCoroutine(what(*about))
+        return done.addErrback(self._not_done, what, about)
 
     def _not_done(self, failure: Any, what: Callable[..., Any], about: tuple[object, ...]) -> None:
         if failure.check(EtcdError) is None:
@@ -332,8 +335,7 @@ class Heirs:
                 if found.delay:
                     self._see_to(found)
                 else:
-                    now = Deferred.fromCoroutine(self._claim(found))
-                    due.append(now.addErrback(self._not_done, self._claim, (found,)))
+                    due.append(self._try(self._claim, found))
             await DeferredList(due)
 
     async def _of_the_gone(self, prefix: bytes) -> AsyncIterator[list[_Found]]:

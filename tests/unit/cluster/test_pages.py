@@ -10,9 +10,9 @@ import pytest
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
-from mqttd.cluster.etcd import Etcd, text_of
+from mqttd.cluster.etcd import text_of
 from mqttd.cluster.keys import Keys
-from tests.unit.cluster.test_hanging import Response
+from tests.unit.cluster.test_hanging import Response, etcd_of
 
 KEYS = Keys("c")
 
@@ -44,18 +44,6 @@ class Kept:
         return succeed(Response(200, said))
 
 
-def etcd_of(kept: Kept) -> Etcd:
-    etcd = Etcd(Clock(), ["http://a"])
-    etcd.client = kept
-
-    def collect(response: Response, take: Any) -> Deferred[None]:
-        take(response.body)
-        return succeed(None)
-
-    etcd._collect = collect  # type: ignore[assignment]
-    return etcd
-
-
 @pytest.mark.parametrize("large", [b"", KEYS.routes])
 @pytest.mark.parametrize("count", [0, 1, 50, 1000, 2001])
 def test_pages_are_of_one_revision_and_leave_nothing_out(count: int, large: bytes) -> None:
@@ -64,7 +52,7 @@ def test_pages_are_of_one_revision_and_leave_nothing_out(count: int, large: byte
     keys += [KEYS.route("a", 5, number) for number in range(count)]
     kept = Kept([*keys, KEYS.own("another"), KEYS.will("a", 1, "x")])
     answers: list[Any] = []
-    Deferred.fromCoroutine(etcd_of(kept).range_of(KEYS.all, large)).addBoth(answers.append)
+    Deferred.fromCoroutine(etcd_of(Clock(), kept).range_of(KEYS.all, large)).addBoth(answers.append)
     assert [kv.key for kv in answers[0].found] == sorted(keys)
     assert all(kv.value == kv.key for kv in answers[0].found)
     assert answers[0].revision == 10
