@@ -259,8 +259,7 @@ class PubSub:
             and settings.retain_available
             and (handling == 0 or (handling == 1 and new))
         ):
-            own = session.client_id if subscription.no_local else ""
-            self._replay_retained(session, topic_filter, qos, identifier, own)
+            self._replay_retained(session, topic_filter, packed, identifier)
         return qos
 
     def put_back(self, session: Session, full_filter: str, options: int, identifier: int) -> bool:
@@ -278,7 +277,7 @@ class PubSub:
         )
 
     def _replay_retained(
-        self, session: Session, topic_filter: str, qos: int, identifier: int, own: str
+        self, session: Session, topic_filter: str, options: int, identifier: int
     ) -> None:
         if not len(self.retainer):
             return
@@ -288,12 +287,13 @@ class PubSub:
             session.stop_replay(topic_filter)
             return
         identifiers = [identifier] if identifier else None
+        own = session.client_id if options & NO_LOCAL else ""
+        qos = options & QOS_MASK
         session.add_replay(RetainedReplay(topic_filter, cursor, qos, identifiers, own))
 
     def owe(self, session: Session, topic_filter: str, options: int, identifier: int) -> None:
         """A session that is back, here or from elsewhere, was still to get what is retained."""
-        own = session.client_id if options & NO_LOCAL else ""
-        self._replay_retained(session, topic_filter, options & QOS_MASK, identifier, own)
+        self._replay_retained(session, topic_filter, options, identifier)
         session.start_replays()
 
     def unsubscribe(self, session: Session, full_filter: str) -> bool:

@@ -32,6 +32,7 @@ from typing import Final
 
 from mqttd.broker.retained_tree import RetainedLevel, after_dollar, comes_after
 from mqttd.codec.reasons import PACKET_TOO_LARGE, QUOTA_EXCEEDED, SUCCESS
+from mqttd.codec.topic import match
 
 __all__ = ["RetainedCursor", "RetainedLevel", "Retainer", "topic_weight"]
 
@@ -322,6 +323,7 @@ class RetainedCursor:
         "depth",
         "done",
         "exact",
+        "filter",
         "first",
         "level",
         "now",
@@ -339,6 +341,7 @@ class RetainedCursor:
         self.retainer: Retainer = retainer
         self.now: int = now
         self.upto: int = _ALL
+        self.filter: str = topic_filter
         words = topic_filter.split("/")
         #: Everything below the words matches: the filter ended in "#".
         self.rest: bool = words[-1] == "#"
@@ -415,19 +418,12 @@ class RetainedCursor:
 
     def _covers(self, topic: str) -> bool:
         """Whether the filter matches."""
-        if self.exact is not None:
-            return topic == self.exact
-        words = topic.split("/")
-        wanted = len(self.words)
-        if len(words) < wanted or (len(words) > wanted and not self.rest):
+        if not match(topic, self.filter):
             return False
-        for depth in range(wanted):
-            if self.words[depth] != "+" and self.words[depth] != words[depth]:
-                return False
+        # Below a mountpoint, too, the first wildcard matches no `$`.
         first = self.first
-        if len(words) <= first or not words[first].startswith("$"):
-            return True
-        return first < wanted and self.words[first] != "+"
+        words = topic.split("/", first + 1)
+        return not first or len(words) <= first or not words[first].startswith("$")
 
     def close(self) -> None:
         """Give the cursor up; nothing happens to one that is done."""

@@ -313,16 +313,18 @@ class Session(Sending):
         if replays is None:
             return
         topic = delivery.topic()
-        self.replaying = True
         for replay in list(replays.values()):
             ahead = replay.ahead(self, topic)
             self._weigh_replay(replay, REPLAY + replay.held)
-            if ahead is None:
-                continue
-            if ahead.qos:
-                self.deliver(ahead, ahead.packet_id)
-            else:
-                self.deliver_qos0(ahead)
+            if ahead is not None:
+                self._deliver_retained(ahead)
+
+    def _deliver_retained(self, delivery: Delivery) -> None:
+        self.replaying = True
+        if delivery.qos:
+            self.deliver(delivery, delivery.packet_id)
+        else:
+            self.deliver_qos0(delivery)
         self.replaying = False
 
     def stop_replay(self, topic_filter: str) -> None:
@@ -379,12 +381,7 @@ class Session(Sending):
                 return
             size = len(delivery.wire)
             server.drained += size >> _KIB
-            self.replaying = True
-            if delivery.qos:
-                self.deliver(delivery, delivery.packet_id)
-            else:
-                self.deliver_qos0(delivery)
-            self.replaying = False
+            self._deliver_retained(delivery)
             if server.scarce and size >= LARGE:
                 self._await_room()
                 return

@@ -131,15 +131,26 @@ def test_a_cursor_misses_none_that_stays_and_doubles_none(
     assert is_empty(retainer)
 
 
-@given(st.lists(topics, max_size=25), filters, st.lists(STEPS, max_size=40), st.booleans())
+@given(
+    st.lists(topics, max_size=25),
+    filters,
+    st.lists(STEPS, max_size=40),
+    st.booleans(),
+    st.sampled_from(["", "a/", "a/b/"]),
+)
 def test_a_cursor_knows_what_it_is_still_to_come_to(
-    stored: list[str], topic_filter: str, steps: list[tuple[str, str, int]], bounded: bool
+    stored: list[str],
+    topic_filter: str,
+    steps: list[tuple[str, str, int]],
+    bounded: bool,
+    place: str,
 ) -> None:
     """Wherever it rests, whatever came and went; what was kept later than it counts is not."""
     retainer = Retainer()
     for topic in stored:
-        retainer.store(topic, topic, 1)
-    cursor = retainer.match(topic_filter)
+        for name in (topic, place + topic):
+            retainer.store(name, name, 1)
+    cursor = retainer.match(place + topic_filter, 0, place != "" and topic_filter[0] in "+#")
     if bounded:
         cursor.upto = retainer.stores
     for step, topic, value in steps:
