@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from mqttd.access.acl_rules import AclRules
+from mqttd.access.acl.rules import AclRules
 from mqttd.types import Action, ClientInfo
 
 __all__ = ["SHAPES", "main", "measure"]

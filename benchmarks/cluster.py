@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.client import cpu_of
-from mqttd.admin.ctl_client import Client
+from mqttd.admin.ctl.client import Client
 from tests.faults.roamers import Roamer
 from tests.support import packets as mq
 from tests.support.etcd import start_etcd

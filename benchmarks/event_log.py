@@ -126,8 +126,8 @@ def alone(events: int = 200_000) -> float:
     """Microseconds of CPU that an event takes in the reactor's thread; the best of five."""
     from mqttd.pipeline.log.appender import Appender
     from mqttd.pipeline.log.writer import Writer
-    from mqttd.session.guid import Guid
-    from mqttd.session.message import Message
+    from mqttd.session.ground.guid import Guid
+    from mqttd.session.ground.message import Message
 
     ids = Guid(0, 1)
     start = time.time_ns() // 1000

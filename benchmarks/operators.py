@@ -40,8 +40,8 @@ from twisted.internet.defer import Deferred, succeed
 from benchmarks.brokers import Mqttd, raise_file_limit
 from benchmarks.load import Mqttload
 from benchmarks.running import Running
-from mqttd.admin.api_users import add_user
-from mqttd.admin.ctl_client import Client
+from mqttd.admin.ctl.client import Client
+from mqttd.admin.http.api_users import add_user
 
 __all__ = ["main"]
 

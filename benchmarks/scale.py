@@ -19,13 +19,13 @@ from collections.abc import Callable, Iterator, Sequence
 from mqttd import compiled
 from mqttd.access.chain import AccessControl
 from mqttd.broker.broker import Broker
-from mqttd.broker.settings import settings_of
+from mqttd.broker.ground.settings import settings_of
 from mqttd.codec.packets import Connect, Publish, Subscribe, Subscription, Unsubscribe
 from mqttd.codec.serializer import serialize
 from mqttd.config.load import load
 from mqttd.monitor.garbage import Garbage
-from mqttd.plugins.hooks import Hooks
-from mqttd.session.channel import Channel
+from mqttd.plugins.calls.hooks import Hooks
+from mqttd.session.channel.channel import Channel
 from mqttd.transports.stream import StreamEdge
 
 __all__ = ["main"]

@@ -19,8 +19,8 @@ from collections.abc import Callable
 from timeit import repeat
 
 from mqttd import compiled
-from mqttd.broker.retainer import Retainer
-from mqttd.broker.trie import Trie
+from mqttd.broker.retained.retainer import Retainer
+from mqttd.broker.routing.trie import Trie
 from mqttd.codec.topic import match, validate_topic_name, words
 
 __all__ = ["main"]

@@ -35,7 +35,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from fuzz.codec import Inputs, Oracle
-from mqttd.broker.shared import STRATEGIES
+from mqttd.broker.routing.shared import STRATEGIES
 from mqttd.codec import properties as prop
 from mqttd.codec.packet_types import TYPE_NAMES
 from mqttd.codec.packets import (
@@ -58,9 +58,9 @@ from mqttd.codec.parser import Parser
 from mqttd.codec.properties import Properties
 from mqttd.codec.reasons import MqttError
 from mqttd.codec.serializer import serialize
-from mqttd.session import channel as channel_module
-from mqttd.session.channel import NEW, OPEN
-from mqttd.session.settings import NEVER, Settings
+from mqttd.session.channel import channel as channel_module
+from mqttd.session.channel.channel import NEW, OPEN
+from mqttd.session.ground.settings import NEVER, Settings
 from mqttd.types import AuthContinue, AuthResult, ClientInfo
 from tests.support.memory import AllowAll, MemoryBroker, MemoryClient
 

@@ -18,22 +18,22 @@ from twisted.application.service import MultiService
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from mqttd.access.roles import DRAWER as ROLES
-from mqttd.access.who import who_may_connect
-from mqttd.admin.parts import Parts
-from mqttd.broker.bans import DRAWER, Bans
+from mqttd.access.auth.who import who_may_connect
+from mqttd.access.roles.roles import DRAWER as ROLES
+from mqttd.admin.http.parts import Parts
 from mqttd.broker.broker import Broker
 from mqttd.broker.drain import Drain
-from mqttd.broker.flapping import Flapping
-from mqttd.broker.settings import settings_of
+from mqttd.broker.ground.settings import settings_of
+from mqttd.broker.rights.bans import DRAWER, Bans
+from mqttd.broker.rights.flapping import Flapping
 from mqttd.config.schema import Config
 from mqttd.control import Control
 from mqttd.faults import Faults
 from mqttd.following import trail_of
 from mqttd.gate import Gate
 from mqttd.monitor.event_log import EventLog
+from mqttd.monitor.log.filter import LogLevelFilter
 from mqttd.monitor.log.service import Log
-from mqttd.monitor.log_level import LogLevelFilter
 from mqttd.monitor.machine import excess, grown, memory_of_machine
 from mqttd.monitor.malloc import trim
 from mqttd.monitor.overload import Overload
@@ -41,10 +41,10 @@ from mqttd.monitor.sys_topics import SysTopics
 from mqttd.net.files import connections_of, file_limit, raise_file_limit
 from mqttd.options import StartError, lock_data_dir
 from mqttd.others import api_of, cluster_of, from_workers, kept, listen
-from mqttd.plugins.handle import Host
-from mqttd.plugins.hooks import Hooks
+from mqttd.plugins.calls.hooks import Hooks
+from mqttd.plugins.calls.watchdog import Watchdog
+from mqttd.plugins.handle.handle import Host
 from mqttd.plugins.plugins import Plugins
-from mqttd.plugins.watchdog import Watchdog
 from mqttd.readmodel.feed import Feed
 from mqttd.readmodel.model import Model
 from mqttd.readmodel.topic_rates import TopicFigures

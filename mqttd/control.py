@@ -18,15 +18,15 @@ from twisted.application.service import MultiService
 from twisted.logger import Logger
 
 from mqttd.admin.api import Api
-from mqttd.admin.api_users import ApiUsers
-from mqttd.admin.door import AddressError, DoorError
-from mqttd.admin.first import FirstUser, link_with
-from mqttd.admin.logins import Logins
-from mqttd.admin.page import PageService
-from mqttd.admin.parts import Desk
-from mqttd.admin.server import AdminService
-from mqttd.admin.site import limit_body
-from mqttd.admin.tcp import AdminTcpService
+from mqttd.admin.doors.door import AddressError, DoorError
+from mqttd.admin.doors.page import PageService
+from mqttd.admin.doors.server import AdminService
+from mqttd.admin.doors.site import limit_body
+from mqttd.admin.doors.tcp import AdminTcpService
+from mqttd.admin.http.api_users import ApiUsers
+from mqttd.admin.http.first import FirstUser, link_with
+from mqttd.admin.http.logins import Logins
+from mqttd.admin.http.parts import Desk
 from mqttd.config.schema import Config
 from mqttd.monitor.log.targets import FileTarget
 from mqttd.monitor.log.writer import Writer

@@ -43,15 +43,15 @@ import msgspec
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.python.failure import Failure
 
-from mqttd.broker import local
+from mqttd.broker.publish import local
 from mqttd.codec.properties import Properties
 from mqttd.codec.reasons import ADMINISTRATIVE_ACTION
 from mqttd.config.load import from_tables, load
 from mqttd.config.schema import Config
-from mqttd.plugins.budget import UNBOUNDED, Budget
-from mqttd.plugins.callback import HookCallable
-from mqttd.plugins.filters import Patterns
-from mqttd.session.message import Message
+from mqttd.plugins.calls.budget import UNBOUNDED, Budget
+from mqttd.plugins.calls.callback import HookCallable
+from mqttd.plugins.calls.filters import Patterns
+from mqttd.session.ground.message import Message
 from mqttd.types import ClientInfo
 
 if TYPE_CHECKING:

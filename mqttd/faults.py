@@ -8,11 +8,11 @@ from typing import Any, Protocol
 from twisted.logger import Logger
 
 from mqttd.monitor.log.lines import plain
-from mqttd.plugins.account import is_of_one
-from mqttd.plugins.budget import UNBOUNDED, Budget
-from mqttd.plugins.callback import DENIED, Callback
-from mqttd.plugins.groups.access import PluginFailed
-from mqttd.plugins.watchdog import PluginTimeout, where
+from mqttd.plugins.calls.account import is_of_one
+from mqttd.plugins.calls.budget import UNBOUNDED, Budget
+from mqttd.plugins.calls.callback import DENIED, Callback
+from mqttd.plugins.calls.watchdog import PluginTimeout, where
+from mqttd.plugins.handle.access import PluginFailed
 from mqttd.types import PluginError
 
 __all__ = ["Faults"]

@@ -14,7 +14,7 @@ from mqttd.config.schema import Config
 from mqttd.monitor.otel import NoOtel, Spans
 from mqttd.monitor.trail import Trail
 from mqttd.options import StartError
-from mqttd.session.message import Message
+from mqttd.session.ground.message import Message
 from mqttd.types import Action
 
 __all__ = ["trail_of"]

@@ -18,12 +18,12 @@ from twisted.internet.defer import Deferred
 
 from mqttd.access.by_listener import AccessByListener
 from mqttd.access.rereading import FileChange, changes_of
-from mqttd.admin.ctl_print import counted
-from mqttd.broker.login import module_of
+from mqttd.admin.ctl.printing import counted
+from mqttd.broker.sessions.login import module_of
 from mqttd.codec.topic import split_shared
 from mqttd.config.schema import Config
 from mqttd.readmodel.slices import Run, Slice
-from mqttd.session.route import QOS_MASK
+from mqttd.session.routes.route import QOS_MASK
 from mqttd.types import Action, ClientInfo, Verdict
 
 __all__ = ["Foresight"]

@@ -11,11 +11,11 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from mqttd.access.auth.module import BUILT_IN
 from mqttd.access.by_listener import AccessByListener, config_of, configs_by_listener
 from mqttd.access.chain import AccessControl, OnError
-from mqttd.access.module import BUILT_IN
-from mqttd.access.roles import Roles
-from mqttd.broker.roles import RoleError
+from mqttd.access.roles.roles import Roles
+from mqttd.broker.ground.roles import RoleError
 from mqttd.config.schema import Config, Listener
 from mqttd.hints import like
 from mqttd.options import StartError, why

@@ -20,13 +20,13 @@ from twisted.python import usage
 from mqttd import __version__, compiled
 from mqttd.access.by_listener import AccessByListener, configs_by_listener
 from mqttd.access.chain import AccessControl, UnknownModule
-from mqttd.admin.door import DoorError, certificate_options
-from mqttd.admin.tcp import Tokens
+from mqttd.admin.doors.door import DoorError, certificate_options
+from mqttd.admin.doors.tcp import Tokens
 from mqttd.config.files import SHIPPED, find, places
 from mqttd.config.load import ConfigError, load
 from mqttd.config.plan import option_of, values
 from mqttd.config.schema import Config, SslListener
-from mqttd.plugins.handle import Host
+from mqttd.plugins.handle.handle import Host
 from mqttd.plugins.plugins import Plugins
 from mqttd.transports.tls import Tls, TlsError
 from mqttd.workers.place import place_of
@@ -109,7 +109,7 @@ def check(config: Config) -> None:
     Plugins(config, Host(None, None)).check()
     check_cluster(config)
     if config.cluster.kind != "none":
-        from mqttd.cluster.tls import plain_etcd
+        from mqttd.cluster.links.tls import plain_etcd
 
         if text := plain_etcd(config.cluster):
             warnings.warn(text, stacklevel=1)
@@ -125,9 +125,9 @@ def check_cluster(config: Config) -> None:
             text = f"session.replicate = {config.session.replicate!r} needs a cluster"
             raise StartError(f'{text}: cluster.kind = "etcd"')
         return
-    from mqttd.cluster.certificates import check_own
+    from mqttd.cluster.links.certificates import check_own
+    from mqttd.cluster.links.tls import etcd_access, nats_access, node_options
     from mqttd.cluster.refused import refused
-    from mqttd.cluster.tls import etcd_access, nats_access, node_options
 
     if text := refused(config):
         raise StartError(text)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from twisted.logger import Logger
     from twisted.python.failure import Failure
 
-    from mqttd.admin.parts import Parts
-    from mqttd.admin.tcp import AdminTcpService
+    from mqttd.admin.doors.tcp import AdminTcpService
+    from mqttd.admin.http.parts import Parts
     from mqttd.cluster.cluster import Cluster
     from mqttd.config.schema import Config
     from mqttd.control import Control
@@ -50,12 +50,12 @@ def cluster_of(config: Config, reactor: Any) -> Cluster | None:
     if config.cluster.kind == "none":
         return None
     from mqttd.cluster.cluster import Cluster
-    from mqttd.cluster.tls import plain_etcd
+    from mqttd.cluster.links.tls import plain_etcd
 
     try:
         cluster = Cluster(config, reactor)
         if config.session.replicate != "none":
-            from mqttd.cluster.replication import Replication
+            from mqttd.cluster.replication.replication import Replication
 
             cluster.replication = Replication(cluster, config)
         if text := plain_etcd(config.cluster):

@@ -30,10 +30,10 @@ from twisted.python.failure import Failure
 
 from mqttd.access.by_listener import AccessByListener, configs_by_listener
 from mqttd.access.chain import AccessControl
-from mqttd.admin.door import DoorError
-from mqttd.admin.tcp import AdminTcpService
-from mqttd.broker.login import module_of
-from mqttd.broker.settings import settings_of
+from mqttd.admin.doors.door import DoorError
+from mqttd.admin.doors.tcp import AdminTcpService
+from mqttd.broker.ground.settings import settings_of
+from mqttd.broker.sessions.login import module_of
 from mqttd.codec import reasons
 from mqttd.config.load import ConfigError, from_text, load
 from mqttd.config.plan import differences, merged, option_of, texts, values

@@ -22,9 +22,9 @@ from twisted.python.components import Componentized
 from twisted.python.failure import Failure
 
 from mqttd import compiled
-from mqttd.access.who import warning
+from mqttd.access.auth.who import warning
 from mqttd.assembly import Assembly, OnStart
-from mqttd.broker.settings import settings_of
+from mqttd.broker.ground.settings import settings_of
 from mqttd.config.schema import Config
 from mqttd.monitor.garbage import Garbage
 from mqttd.monitor.log.service import Log, log_for

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 from mqttd.access.acl_module import AclFile
-from mqttd.access.roles import Roles
-from mqttd.broker.verdicts import kind_of
+from mqttd.access.roles.roles import Roles
+from mqttd.broker.ground.verdicts import kind_of
 from mqttd.types import Action, ClientInfo, Decision, Verdict
 
 __all__ = ["Entry"]

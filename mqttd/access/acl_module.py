@@ -1,6 +1,6 @@
 """A module of the access-control chain as the chain sees it; the one that holds the rules file.
 
-What has to do with zope interfaces is here: `mqttd.access.acl_rules` and
+What has to do with zope interfaces is here: `mqttd.access.acl.rules` and
 `mqttd.access.authorization` are compiled.
 """
 
@@ -11,7 +11,7 @@ from typing import Final
 
 from zope.interface import implementer, verify
 
-from mqttd.access.acl_rules import AclRules
+from mqttd.access.acl.rules import AclRules
 from mqttd.interfaces import IAccessControl, IAccessExplainer
 from mqttd.types import Action, ClientInfo, Decision, Verdict
 

@@ -5,7 +5,7 @@
     superuser? ──► the client's own rules ──► acl ──► other modules ──► acl.nomatch
                    the first that says ALLOW or DENY decides, IGNORE asks the next
 
-A candidate for the rules (`mqttd.access.shadow`) may run beside them.
+A candidate for the rules (`mqttd.access.acl.shadow`) may run beside them.
 
 What a client may publish can be asked for all clients of its class at once, where nobody is asked
 before the rules file: `class_of`, `judge`.  Such a decision is counted once, whoever it serves.
@@ -22,14 +22,14 @@ import time
 from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from mqttd.access.acl_classes import ASK, NO_RULE
+from mqttd.access.acl.classes import ASK, NO_RULE
+from mqttd.access.acl.explain import Explanation, Step, steps
+from mqttd.access.acl.rules import AclRules
+from mqttd.access.acl.shadow import OnDifference, Shadow, read
+from mqttd.access.acl.terms import Rule
 from mqttd.access.acl_entry import Entry
 from mqttd.access.acl_module import Held, explains
-from mqttd.access.acl_rules import AclRules
-from mqttd.access.acl_terms import Rule
-from mqttd.access.back_end import words_of
-from mqttd.access.explain import Explanation, Step, steps
-from mqttd.access.shadow import OnDifference, Shadow, read
+from mqttd.access.auth.back_end import words_of
 from mqttd.secrets.files import replace_file
 from mqttd.types import Action, ClientInfo, Decision, Verdict
 

@@ -21,20 +21,20 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 import msgspec
 from twisted.internet.defer import Deferred
 
-from mqttd.access.acl_who import is_anywhere
-from mqttd.access.authentication import (
+from mqttd.access.acl.who import is_anywhere
+from mqttd.access.auth.authentication import (
     BUILT_IN,
     AuthenticationChain,
     OnRevoked,
     UnknownModule,
 )
+from mqttd.access.auth.built_in import built_in
+from mqttd.access.auth.doorkeeper import Doorkeeper, WatchedExchange
+from mqttd.access.auth.failures import Failures
+from mqttd.access.auth.guard import OnEvent
 from mqttd.access.authorization import AclReloadError, Authorization, OnDeny
-from mqttd.access.built_in import built_in
-from mqttd.access.doorkeeper import Doorkeeper, WatchedExchange
-from mqttd.access.failures import Failures
-from mqttd.access.guard import OnEvent
 from mqttd.access.questions import AclQuestions
-from mqttd.access.roles import Roles
+from mqttd.access.roles.roles import Roles
 from mqttd.codec.reasons import NOT_AUTHORIZED
 from mqttd.types import Action, AuthResult, ClientInfo, Decision
 
@@ -185,7 +185,7 @@ class AccessControl:
         module.init({"file": self.config.acl.file, **opts})
         return cast(object, module)
 
-    # -- authentication, see `mqttd.access.authentication`
+    # -- authentication, see `mqttd.access.auth.authentication`
 
     def authenticate(
         self, client: ClientInfo, password: bytes | None

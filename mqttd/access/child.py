@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import msgspec
 
-from mqttd.access.acl_conf import AclSyntaxError
-from mqttd.access.acl_rules import AclRules
+from mqttd.access.acl.conf import AclSyntaxError
+from mqttd.access.acl.lint import lint
+from mqttd.access.acl.rules import AclRules
 from mqttd.access.diff import Difference
-from mqttd.access.lint import lint
 from mqttd.types import ClientInfo
 
 __all__ = ["Looking", "main"]

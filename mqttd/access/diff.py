@@ -21,12 +21,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeAlias, cast
 
-from mqttd.access.acl_asked import fill
-from mqttd.access.acl_rules import AclRules
-from mqttd.access.acl_terms import (
+from mqttd.access.acl.asked import fill
+from mqttd.access.acl.rules import AclRules
+from mqttd.access.acl.terms import (
     Rule,
 )
-from mqttd.access.acl_who import is_about, parse_address
+from mqttd.access.acl.who import is_about, parse_address
 from mqttd.access.authorization import Authorization
 from mqttd.types import ACTION_PUBLISH, ACTION_SUBSCRIBE, Action, ClientInfo, Verdict
 

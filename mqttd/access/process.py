@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mqttd.access.acl_conf import AclSyntaxError
+from mqttd.access.acl.conf import AclSyntaxError
 
 __all__ = ["PATIENCE", "RulesError", "RulesProcess"]
 

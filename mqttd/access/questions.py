@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeAlias
 
-from mqttd.access.acl_rules import AclRules
+from mqttd.access.acl.reverse import Reach, in_steps, reached_by, reaches, touching
+from mqttd.access.acl.rules import AclRules
 from mqttd.access.authorization import Authorization
 from mqttd.access.diff import Asked, Held, begun, compare
 from mqttd.access.process import RulesProcess
-from mqttd.access.reverse import Reach, in_steps, reached_by, reaches, touching
 from mqttd.types import Action, ClientInfo, Verdict
 
 __all__ = ["AclQuestions"]

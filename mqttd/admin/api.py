@@ -1,13 +1,13 @@
 """The HTTP interface of the broker: what an operator may see and do, as JSON under ``/api/v1``.
 
-    request --Caller--> route (`mqttd.admin.route`) --> resource (`mqttd.admin.resources`)
+    request --Caller--> route (`mqttd.admin.http.route`) --> resource (`mqttd.admin.resources`)
                                                           |-- sees `mqttd.readmodel`
                                                           '-- changes the broker, told to the audit
 
 Each resource declares its routes with what they take and answer; the OpenAPI document
 (``/api/v1/openapi.json``) is made of the same declarations. A refusal is a problem by RFC 9457.
-Who a caller is was found out before (`mqttd.admin.server`, `mqttd.admin.tcp`); a request of whom
-nobody has said so is refused. See docs/reference/ctl.md and docs/design/control.md.
+Who a caller is was found out before (`mqttd.admin.doors.server`, `mqttd.admin.doors.tcp`); a
+request of whom nobody has said so is refused. See docs/reference/ctl.md and docs/design/control.md.
 
 Promise: a page costs what it shows; ids that come and go between pages repeat nothing.
 """
@@ -27,12 +27,12 @@ from twisted.web.resource import IResource
 from werkzeug.exceptions import HTTPException
 from werkzeug.routing import BaseConverter, Rule
 
-from mqttd.admin.audit import shortened
-from mqttd.admin.openapi import as_json
-from mqttd.admin.parts import Desk, Parts
-from mqttd.admin.rate import Rate
-from mqttd.admin.rendering import Rendering
-from mqttd.admin.requests import (
+from mqttd.admin.http.audit import shortened
+from mqttd.admin.http.openapi import as_json
+from mqttd.admin.http.parts import Desk, Parts
+from mqttd.admin.http.rate import Rate
+from mqttd.admin.http.rendering import Rendering
+from mqttd.admin.http.requests import (
     ADMINISTRATOR,
     CHANGE,
     EVENTS,
@@ -43,6 +43,7 @@ from mqttd.admin.requests import (
     caller_of,
     refusal,
 )
+from mqttd.admin.http.route import Ask, Route, body_of, get, query_of, routes_of
 from mqttd.admin.resources.access import Access
 from mqttd.admin.resources.api_users import ApiUsers
 from mqttd.admin.resources.bans import Bans
@@ -64,7 +65,6 @@ from mqttd.admin.resources.subscriptions import Subscriptions
 from mqttd.admin.resources.topic_rates import TopicRatesResource
 from mqttd.admin.resources.users import Users
 from mqttd.admin.resources.why import Whys
-from mqttd.admin.route import Ask, Route, body_of, get, query_of, routes_of
 from mqttd.readmodel.pages import BadWish
 from mqttd.types import PluginError
 

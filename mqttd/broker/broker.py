@@ -19,28 +19,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from mqttd.broker.alone import Alone, Forgets
-from mqttd.broker.claims import Claims
 from mqttd.broker.connecting import Connecting
-from mqttd.broker.drawers import Drawers
-from mqttd.broker.endings import Revoked
-from mqttd.broker.ground import Given
-from mqttd.broker.memory import Memory
-from mqttd.broker.partings import Partings
-from mqttd.broker.publishing import Publishing
-from mqttd.broker.registry import Registry
-from mqttd.broker.revision import Revision
-from mqttd.broker.seams import Access, HookChains, Log, Ownership, SessionStore
-from mqttd.broker.subscribing import Subscribing
-from mqttd.broker.wills import Wills
+from mqttd.broker.ground.drawers import Drawers
+from mqttd.broker.ground.ground import Given
+from mqttd.broker.ground.seams import Access, HookChains, Log, Ownership, SessionStore
+from mqttd.broker.memory.memory import Memory
+from mqttd.broker.publish.publishing import Publishing
+from mqttd.broker.publish.subscribing import Subscribing
+from mqttd.broker.publish.wills import Wills
+from mqttd.broker.sessions.alone import Alone, Forgets
+from mqttd.broker.sessions.claims import Claims
+from mqttd.broker.sessions.endings import Revoked
+from mqttd.broker.sessions.partings import Partings
+from mqttd.broker.sessions.registry import Registry
+from mqttd.broker.sessions.revision import Revision
 from mqttd.codec import reasons
 from mqttd.codec.packets import Auth, Connect, Subscribe, Subscription, Unsubscribe
-from mqttd.session.channel import CLOSED, WAITING, Channel
-from mqttd.session.connection import Connection
-from mqttd.session.guid import Guid
-from mqttd.session.publisher import Publisher
+from mqttd.session.channel.channel import CLOSED, WAITING, Channel
+from mqttd.session.ground.connection import Connection
+from mqttd.session.ground.guid import Guid
+from mqttd.session.ground.settings import Settings
+from mqttd.session.publish.publisher import Publisher
 from mqttd.session.session import Session
-from mqttd.session.settings import Settings
 from mqttd.session.state import State
 from mqttd.types import ClientInfo
 

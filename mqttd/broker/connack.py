@@ -7,15 +7,15 @@ and a client that takes less is refused (MQTT-3.1.2-24).
 
 from __future__ import annotations
 
-from mqttd.broker.login import Login
-from mqttd.broker.taps import Taps
+from mqttd.broker.hooks.taps import Taps
+from mqttd.broker.sessions.login import Login
 from mqttd.codec import properties as prop
 from mqttd.codec import reasons
 from mqttd.codec.packets import Connack, Connect
 from mqttd.codec.properties import Properties, encode_properties
 from mqttd.codec.serializer import serialize_within
-from mqttd.session.channel import Channel
-from mqttd.session.limits import Limits
+from mqttd.session.channel.channel import Channel
+from mqttd.session.channel.limits import Limits
 from mqttd.types import ClientInfo
 
 __all__ = ["Connacks"]

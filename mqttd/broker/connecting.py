@@ -17,21 +17,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from mqttd.broker.claims import Claims, Owned, Refusal
 from mqttd.broker.connack import Connacks
-from mqttd.broker.login import Login
-from mqttd.broker.publishing import Publishing
-from mqttd.broker.revision import Revision
-from mqttd.broker.seams import Mover
-from mqttd.broker.verdicts import fault_of, properties_fault, refusal
-from mqttd.broker.wills import Wills, connect_fault
+from mqttd.broker.ground.seams import Mover
+from mqttd.broker.ground.verdicts import fault_of, properties_fault, refusal
+from mqttd.broker.publish.publishing import Publishing
+from mqttd.broker.publish.wills import Wills, connect_fault
+from mqttd.broker.sessions.claims import Claims, Owned, Refusal
+from mqttd.broker.sessions.login import Login
+from mqttd.broker.sessions.revision import Revision
 from mqttd.codec import reasons
 from mqttd.codec.packets import Auth, Connect
 from mqttd.codec.reasons import MqttError
-from mqttd.session.channel import OPEN, WAITING, Channel
-from mqttd.session.listener import Listener
-from mqttd.session.mount import Mount, mountpoint
-from mqttd.session.receiver import NO_LIMIT
+from mqttd.session.channel.channel import OPEN, WAITING, Channel
+from mqttd.session.channel.listener import Listener
+from mqttd.session.ground.mount import Mount, mountpoint
+from mqttd.session.routes.receiver import NO_LIMIT
 from mqttd.types import AUTH_IGNORE, AuthError, AuthIgnore, AuthOk, AuthResult, ClientInfo
 
 __all__ = ["STAGES", "Attempt", "Connecting"]

@@ -22,8 +22,8 @@ from mqttd.codec import properties as prop
 from mqttd.codec import reasons
 from mqttd.codec.packets import Disconnect
 from mqttd.codec.serializer import serialize
-from mqttd.session.channel import Channel
-from mqttd.session.connection import OPEN
+from mqttd.session.channel.channel import Channel
+from mqttd.session.ground.connection import OPEN
 
 __all__ = ["Drain"]
 

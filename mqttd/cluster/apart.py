@@ -12,10 +12,10 @@ from typing import Final
 from twisted.logger import Logger
 
 from mqttd.broker.broker import Broker
-from mqttd.cluster.owners import Owners
+from mqttd.cluster.sessions.owners import Owners
 from mqttd.codec.reasons import USE_ANOTHER_SERVER
 from mqttd.config.schema import Cluster as Settings
-from mqttd.session.channel import Channel
+from mqttd.session.channel.channel import Channel
 
 __all__ = ["MINORITY", "PUT_OUT", "Apart"]
 

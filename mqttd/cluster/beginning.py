@@ -13,9 +13,9 @@ from typing import Any, Final
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
-from mqttd.cluster.nodes import Node, NodeMesh
-from mqttd.cluster.stream import Streams
-from mqttd.cluster.view import View
+from mqttd.cluster.links.nodes import Node, NodeMesh
+from mqttd.cluster.links.stream import Streams
+from mqttd.cluster.routes.view import View
 
 __all__ = ["Beginning"]
 

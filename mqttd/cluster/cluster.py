@@ -23,36 +23,36 @@ from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from mqttd import __version__
-from mqttd.access.roles import Roles
+from mqttd.access.roles.roles import Roles
 from mqttd.broker.broker import Broker
+from mqttd.cluster.admin.shown import Shown
 from mqttd.cluster.apart import MINORITY, PUT_OUT, Apart
 from mqttd.cluster.beginning import Beginning
 from mqttd.cluster.commons import Commons
-from mqttd.cluster.etcd import Etcd, EtcdError, Kv, created, put
-from mqttd.cluster.heirs import Heirs
-from mqttd.cluster.hello import SPEAKS
+from mqttd.cluster.etcd.client import Etcd, EtcdError, Kv, created, put
+from mqttd.cluster.etcd.keys import Keys, Member
+from mqttd.cluster.etcd.membership import ClusterError, Membership, PutOut
+from mqttd.cluster.etcd.reading import Said
+from mqttd.cluster.etcd.upkeep import Upkeep
+from mqttd.cluster.etcd.watch import Watch
 from mqttd.cluster.identity import node_id
-from mqttd.cluster.keys import Keys, Member
 from mqttd.cluster.leaving import Leaving
-from mqttd.cluster.lines import Lines
-from mqttd.cluster.membership import ClusterError, Membership, PutOut
-from mqttd.cluster.moves import Moves
-from mqttd.cluster.nodes import Node, NodeMesh, Settling
-from mqttd.cluster.owners import Owners
-from mqttd.cluster.reading import Said
-from mqttd.cluster.routes import Routes
-from mqttd.cluster.shown import Shown
-from mqttd.cluster.stream import Streams
-from mqttd.cluster.tls import etcd_access, node_options
-from mqttd.cluster.unlinked import Unlinked
-from mqttd.cluster.upkeep import Upkeep
-from mqttd.cluster.view import View
-from mqttd.cluster.watch import Watch
+from mqttd.cluster.links.hello import SPEAKS
+from mqttd.cluster.links.lines import Lines
+from mqttd.cluster.links.nodes import Node, NodeMesh, Settling
+from mqttd.cluster.links.stream import Streams
+from mqttd.cluster.links.tls import etcd_access, node_options
+from mqttd.cluster.links.unlinked import Unlinked
+from mqttd.cluster.routes.routes import Routes
+from mqttd.cluster.routes.view import View
+from mqttd.cluster.sessions.moves import Moves
+from mqttd.cluster.sessions.owners import Owners
+from mqttd.cluster.wills.heirs import Heirs
 from mqttd.config.schema import Config
 from mqttd.mesh.frames import STATE
 
 if TYPE_CHECKING:
-    from mqttd.cluster.replication import Replication
+    from mqttd.cluster.replication.replication import Replication
 
 __all__ = ["Cluster", "ClusterError"]
 

@@ -20,12 +20,12 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
-from mqttd.access.roles import Roles
-from mqttd.broker.bans import Ban, BanError
+from mqttd.access.roles.roles import Roles
 from mqttd.broker.broker import Broker
-from mqttd.cluster.etcd import Etcd, EtcdError, put, remove
-from mqttd.cluster.keys import Keys
-from mqttd.cluster.reading import Said
+from mqttd.broker.rights.bans import Ban, BanError
+from mqttd.cluster.etcd.client import Etcd, EtcdError, put, remove
+from mqttd.cluster.etcd.keys import Keys
+from mqttd.cluster.etcd.reading import Said
 from mqttd.cluster.roles import KIND, SharedRoles
 
 __all__ = ["Commons"]

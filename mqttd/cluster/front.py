@@ -28,13 +28,13 @@ from twisted.internet.defer import Deferred, DeferredList, DeferredSemaphore
 
 from mqttd.admin import lists
 from mqttd.admin.api import Api
-from mqttd.admin.parts import WAITING, Parts
-from mqttd.admin.requests import ApiError, encoded, note
+from mqttd.admin.http.parts import WAITING, Parts
+from mqttd.admin.http.requests import ApiError, encoded, note
+from mqttd.admin.http.route import Ask, Route
 from mqttd.admin.resources.status import Status
-from mqttd.admin.route import Ask, Route
-from mqttd.cluster.answers import ANSWERS
-from mqttd.cluster.asking import Unanswered
-from mqttd.cluster.questions import (
+from mqttd.cluster.admin.answers import ANSWERS
+from mqttd.cluster.admin.asking import Unanswered
+from mqttd.cluster.admin.questions import (
     NODE,
     Question,
     Said,

@@ -19,11 +19,11 @@ from twisted.logger import Logger
 
 from mqttd.broker.broker import Broker
 from mqttd.broker.drain import Drain
-from mqttd.cluster.etcd import Etcd, get, put, remove
-from mqttd.cluster.keys import Keys
-from mqttd.cluster.moves import Moves
-from mqttd.cluster.nodes import Node, NodeMesh
-from mqttd.cluster.view import View
+from mqttd.cluster.etcd.client import Etcd, get, put, remove
+from mqttd.cluster.etcd.keys import Keys
+from mqttd.cluster.links.nodes import Node, NodeMesh
+from mqttd.cluster.routes.view import View
+from mqttd.cluster.sessions.moves import Moves
 from mqttd.storage.journal import StoreJournal
 
 __all__ = ["Leaving"]

@@ -12,11 +12,11 @@ import json
 from typing import Any
 from urllib.parse import urlsplit
 
-from mqttd.cluster.etcd import TIMEOUT, EtcdError, get, kv_of, timed_out
-from mqttd.cluster.keeper import context_of
-from mqttd.cluster.keys import Keys, Member, member_of
-from mqttd.cluster.tls import etcd_access
-from mqttd.cluster.unreadable import shown
+from mqttd.cluster.etcd.client import TIMEOUT, EtcdError, get, kv_of, timed_out
+from mqttd.cluster.etcd.keeper import context_of
+from mqttd.cluster.etcd.keys import Keys, Member, member_of
+from mqttd.cluster.etcd.unreadable import shown
+from mqttd.cluster.links.tls import etcd_access
 from mqttd.config.schema import Config
 
 __all__ = ["member_at"]

@@ -19,10 +19,10 @@ import msgspec
 from msgspec import Struct
 from twisted.logger import Logger
 
-from mqttd.access.roles import Roles, fits
-from mqttd.broker.roles import Change, RoleError
-from mqttd.cluster.etcd import Kv
-from mqttd.cluster.reading import Said
+from mqttd.access.roles.roles import Roles, fits
+from mqttd.broker.ground.roles import Change, RoleError
+from mqttd.cluster.etcd.client import Kv
+from mqttd.cluster.etcd.reading import Said
 from mqttd.types import StoreFull
 
 __all__ = ["KIND", "SharedRoles"]

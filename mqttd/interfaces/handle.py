@@ -142,7 +142,7 @@ class IPluginHandle(IHooks):
         Each in a turn of its own, in order, retained ones first. 1,000 messages may wait, then
         QoS 0 is dropped first, then the oldest; no access rule is asked.
 
-        :param callback: takes a `mqttd.session.message.Message`.
+        :param callback: takes a `mqttd.session.ground.message.Message`.
         :param qos: the highest QoS to keep; messages of QoS 0 are the first to be dropped.
         :return: `ISubscription`.
         :raises ValueError: no valid topic filter.
@@ -153,7 +153,7 @@ class IPluginHandle(IHooks):
 
         It keeps its message id, client id, user name and expiry; hooks run again.
 
-        :param message: `mqttd.session.message.Message`.
+        :param message: `mqttd.session.ground.message.Message`.
         :param noted: it was noted before (`keep_messages`), and is not again.
         :param routed: sessions have it: it is only noted.
         :return: int, how many sessions it was handed to, or minus the reason code with which a
@@ -165,7 +165,7 @@ class IPluginHandle(IHooks):
 
         `mqttd-ctl why` tells whose plugin has it, and until when.
 
-        :param message: `mqttd.session.message.Message`, with the id that it came with.
+        :param message: `mqttd.session.ground.message.Message`, with the id that it came with.
         :param until: words for an operator, ``until 2026-01-31 12:00:00 UTC``.
         """
 
@@ -183,7 +183,7 @@ class IPluginHandle(IHooks):
     def dump_message(message: Any) -> bytes:
         """A message as bytes, to be put away, with its id, publisher and expiry.
 
-        :param message: `mqttd.session.message.Message`.
+        :param message: `mqttd.session.ground.message.Message`.
         """
 
     def load_message(data: bytes) -> Any:
@@ -248,7 +248,8 @@ class IPluginHandle(IHooks):
 
         After the hooks of ``message.publish``, with what these made of a message.
 
-        :param notes: a `mqttd.session.notes.Notes`, which must not raise; takes the place of what
+        :param notes: a `mqttd.session.publish.notes.Notes`, which must not raise; takes the place
+        of what
             this plugin gave before; None ends it.
         :param topic_filter: an MQTT topic filter, or some: only messages on these topics.
         :raises ValueError: no valid topic filter.
@@ -262,7 +263,8 @@ class IPluginHandle(IHooks):
     ) -> None:
         """Have deliveries noted, acknowledgements of them, or both, without what a hook costs.
 
-        :param notes: a `mqttd.session.notes.Notes`, which must not raise; takes the place of what
+        :param notes: a `mqttd.session.publish.notes.Notes`, which must not raise; takes the place
+        of what
             this plugin gave before; None ends it.
         :param topic_filter: an MQTT topic filter, or some: only messages on these topics.
         :raises ValueError: no valid topic filter.

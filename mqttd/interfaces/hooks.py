@@ -21,7 +21,7 @@ __all__ = ["IHooks", "ISubscription", "IRepeating"]
 
 
 class IHooks(Interface):
-    """The hook chains of a broker; see `mqttd.broker.points` for the points."""
+    """The hook chains of a broker; see `mqttd.broker.hooks.points` for the points."""
 
     def hook(
         point: str,
@@ -61,7 +61,7 @@ class IHooks(Interface):
         """
 
     def lookup(point: str) -> tuple[Any, ...]:
-        """The tuple of `mqttd.plugins.callback.Callback` at `point`, in the order they run.
+        """The tuple of `mqttd.plugins.calls.callback.Callback` at `point`, in the order they run.
 
         :raises HookError: unknown point.
         """

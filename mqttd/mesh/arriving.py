@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Callable
 
 from mqttd.broker.broker import Broker
-from mqttd.broker.turns import Job
+from mqttd.broker.ground.turns import Job
 from mqttd.codec.frame import ONE_BYTE, body_at, cut_plain
 from mqttd.codec.scan import ALIAS_SHIFT, END_MASK, EXPIRY_SHIFT, OFFSET_MASK, scan_publish
 from mqttd.codec.spans import SPAN
@@ -41,11 +41,11 @@ from mqttd.mesh.landing import Control, ends_of, even_ends, is_lasting, scanned
 from mqttd.mesh.link import Link
 from mqttd.mesh.peer import Choice, Member, onward
 from mqttd.mesh.pouring import Pouring
-from mqttd.session.connection import OPEN
-from mqttd.session.framing import ALLOWANCE
-from mqttd.session.inbound import lift, lower, recast
-from mqttd.session.receiver import Receiver
-from mqttd.session.route import HEARD, LIGHT1, QOS_MASK, Route
+from mqttd.session.channel.framing import ALLOWANCE
+from mqttd.session.ground.connection import OPEN
+from mqttd.session.publish.inbound import lift, lower, recast
+from mqttd.session.routes.receiver import Receiver
+from mqttd.session.routes.route import HEARD, LIGHT1, QOS_MASK, Route
 
 __all__ = ["Arriving"]
 

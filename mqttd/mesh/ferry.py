@@ -27,9 +27,9 @@ import random
 from collections import deque
 from typing import Final
 
-from mqttd.broker.abroad import Taken
 from mqttd.broker.broker import Broker
-from mqttd.broker.drawers import Drawer
+from mqttd.broker.ground.drawers import Drawer
+from mqttd.broker.routing.abroad import Taken
 from mqttd.codec.frame import ONE_BYTE
 from mqttd.mesh.arriving import Arriving
 from mqttd.mesh.frames import (

@@ -87,11 +87,11 @@ CALL: Final = 0x0A
 FIGURES: Final = 0x0B
 #: A connection that stays where it was accepted: number, listener, host, port, identity, bytes.
 OPEN: Final = 0x0C
-#: Who is there, the first frame between nodes: see `mqttd.cluster.hello`.
+#: Who is there, the first frame between nodes: see `mqttd.cluster.links.hello`.
 HELLO: Final = 0x0D
 #: All routes up to this revision of etcd are in the tables of this node: a number.
 SEEN: Final = 0x0E
-#: About a session that moves between nodes, see `mqttd.cluster.moves`. Counted, and kept.
+#: About a session that moves between nodes, see `mqttd.cluster.sessions.moves`. Counted, and kept.
 STATE: Final = 0x0F
 #: With 0x10 and more, what OPEN has begun: bytes from the client and to it, and the ends of both.
 UP: Final = 0x10
@@ -112,8 +112,8 @@ OLDER: Final = 0x19
 #: 8 beside the version a span (`mqttd.codec.spans`). Each of its packets is counted. Between
 #: workers only.
 RUN1: Final = 0x1A
-#: What an operator wants to know, and a piece of the answer: see `mqttd.cluster.asking`. Between
-#: nodes only.
+#: What an operator wants to know, and a piece of the answer: see `mqttd.cluster.admin.asking`.
+#: Between nodes only.
 ASK: Final = 0x1B
 ANSWER: Final = 0x1C
 #: A piece of what goes by the second lane of a link: `mqttd.mesh.lane`. Between nodes only.

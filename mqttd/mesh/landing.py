@@ -15,9 +15,9 @@ from mqttd.codec.spans import SPAN
 from mqttd.mesh.frames import RUN1, split
 from mqttd.mesh.link import Link
 from mqttd.mesh.peer import Peer
-from mqttd.session.inbound import lift
-from mqttd.session.receiver import Receiver
-from mqttd.session.route import HEARD, SMALL, SPREAD, WIDE, Route
+from mqttd.session.publish.inbound import lift
+from mqttd.session.routes.receiver import Receiver
+from mqttd.session.routes.route import HEARD, SMALL, SPREAD, WIDE, Route
 
 __all__ = [
     "Control",

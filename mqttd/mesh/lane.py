@@ -19,7 +19,7 @@ from typing import Final
 
 from mqttd.mesh.frames import LANE, frame
 from mqttd.mesh.link import Link
-from mqttd.session.connection import Connection, Edge
+from mqttd.session.ground.connection import Connection, Edge
 
 __all__ = ["Lane"]
 

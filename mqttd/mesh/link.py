@@ -23,13 +23,13 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from mqttd.broker.broker import Broker
-from mqttd.broker.turns import Job
+from mqttd.broker.ground.turns import Job
 from mqttd.mesh.flight import Flight
 from mqttd.mesh.frames import ACK, OLDER, REST, TAKEN, TELL, frame, numbered
 from mqttd.mesh.handled import Handled
-from mqttd.session.connection import CLOSED, OPEN, Connection, Edge, Turn
-from mqttd.session.output import give_back, take
-from mqttd.session.unfinished import READ
+from mqttd.session.ground.connection import CLOSED, OPEN, Connection, Edge, Turn
+from mqttd.session.ground.output import give_back, take
+from mqttd.session.ground.unfinished import READ
 
 __all__ = ["Gate", "Link", "Nowhere", "Pipe", "Stream"]
 

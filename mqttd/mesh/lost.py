@@ -7,12 +7,12 @@ Promise: as many are looked at as the trail has room for (`trace.rate`), the oth
 
 from __future__ import annotations
 
-from mqttd.broker.publishing import Publishing
+from mqttd.broker.publish.publishing import Publishing
 from mqttd.codec.packet_types import PUBLISH
 from mqttd.codec.packets import Publish
 from mqttd.codec.parser import parse_packet
 from mqttd.mesh.frames import ABOUT, MEMBER, split, unpacked
-from mqttd.session.message import Message
+from mqttd.session.ground.message import Message
 
 __all__ = ["message_of", "tell_lost"]
 

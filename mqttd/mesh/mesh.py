@@ -7,7 +7,7 @@
 A `Neighbour` has a `Peer` in the tables, with the filters it wants, a `Ferry` for what must arrive,
 and a link while there is one. How it is told of our filters is the business of those that derive
 from this: workers say it over the link (`mqttd.workers.mesh`), nodes write it where all read it
-(`mqttd.cluster.nodes`).
+(`mqttd.cluster.links.nodes`).
 
 Retained messages are one set: a change goes to all, and of two changes of one topic at the same
 time the later one stays, whatever the order in which they come (`RECENT`). Limits are asked where
@@ -24,9 +24,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from mqttd.broker.abroad import Abroad, Taken
 from mqttd.broker.broker import Broker
-from mqttd.broker.retained import Retained
+from mqttd.broker.retained.retained import Retained
+from mqttd.broker.routing.abroad import Abroad, Taken
 from mqttd.codec.topic import split_shared
 from mqttd.mesh.arriving import Arriving
 from mqttd.mesh.changes import Changes
@@ -57,7 +57,7 @@ from mqttd.mesh.retained import (
     retained_from,
 )
 from mqttd.mesh.telling import Giving, Telling
-from mqttd.session.receiver import Receiver
+from mqttd.session.routes.receiver import Receiver
 
 __all__ = ["RECENT", "AllTaken", "Frames", "Mesh", "Other"]
 

@@ -19,16 +19,16 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from mqttd.broker.abroad import Taken
-from mqttd.broker.publishing import Publishing
-from mqttd.broker.shared import Group
+from mqttd.broker.publish.publishing import Publishing
+from mqttd.broker.routing.abroad import Taken
+from mqttd.broker.routing.shared import Group
 from mqttd.mesh.frames import ABOUT, MEMBER, frame, packed
 from mqttd.mesh.link import Link
+from mqttd.session.ground.message import Delivery
 from mqttd.session.journal import Journal
-from mqttd.session.message import Delivery
 from mqttd.session.promise import Promise
-from mqttd.session.receiver import Receiver
-from mqttd.session.route import MOUNTED, Route
+from mqttd.session.routes.receiver import Receiver
+from mqttd.session.routes.route import MOUNTED, Route
 
 __all__ = ["MOST", "NEVER", "Choice", "Ferry", "Member", "Peer", "onward"]
 

@@ -11,16 +11,16 @@ from __future__ import annotations
 from typing import Final
 
 from mqttd.broker.broker import Broker
-from mqttd.broker.fans import Fan
+from mqttd.broker.publish.fans import Fan
 from mqttd.codec.frame import cut, run_end
 from mqttd.codec.spans import span_end
 from mqttd.mesh.landing import Local
 from mqttd.mesh.peer import Choice
-from mqttd.session.inbound import Inbound, recast
-from mqttd.session.message import Message
-from mqttd.session.receiver import NO_LIMIT
-from mqttd.session.route import LIGHT0, Route
-from mqttd.session.spans import to_all
+from mqttd.session.ground.message import Message
+from mqttd.session.publish.inbound import Inbound, recast
+from mqttd.session.publish.spans import to_all
+from mqttd.session.routes.receiver import NO_LIMIT
+from mqttd.session.routes.route import LIGHT0, Route
 
 __all__ = ["Pouring"]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mqttd.broker.retained import Retained
+from mqttd.broker.retained.retained import Retained
 from mqttd.codec.frame import ONE_BYTE, packet_id_at
 from mqttd.mesh.frames import DELETE, RETAIN, numbered, packed, unpacked
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Final
 
 from mqttd.broker.broker import Broker
-from mqttd.broker.retained import Retained
-from mqttd.broker.turns import Job
+from mqttd.broker.ground.turns import Job
+from mqttd.broker.retained.retained import Retained
 from mqttd.mesh.changes import Changes
 from mqttd.mesh.frames import END, frame
 from mqttd.mesh.link import Link

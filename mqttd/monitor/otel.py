@@ -16,7 +16,7 @@ from collections import OrderedDict
 from typing import Any, Final
 
 from mqttd.readmodel.why import Step
-from mqttd.session.message import Message
+from mqttd.session.ground.message import Message
 
 __all__ = ["NoOtel", "Spans"]
 

@@ -29,7 +29,7 @@ from twisted.logger import Logger
 
 from mqttd import __version__, compiled
 from mqttd.broker.broker import Broker
-from mqttd.session.metrics import DROP_REASONS
+from mqttd.session.ground.metrics import DROP_REASONS
 
 __all__ = ["EMQ_PREFIX", "PREFIX", "SysTopics"]
 

@@ -30,9 +30,9 @@ from mqttd.monitor.log.targets import FileTarget
 from mqttd.monitor.log.writer import Writer
 from mqttd.readmodel.routes import Routes
 from mqttd.readmodel.why import FILES, Matched, Step, Why, trace_of
-from mqttd.session.guid import to_hex
-from mqttd.session.message import Message
-from mqttd.session.route import FOLLOWED
+from mqttd.session.ground.guid import to_hex
+from mqttd.session.ground.message import Message
+from mqttd.session.routes.route import FOLLOWED
 
 __all__ = ["Traced", "Trail"]
 
@@ -189,7 +189,7 @@ class Trail:
             broker.sample_at = 0
 
     def sample(self, client_id: str) -> None:
-        """See `Trail.sample` of `mqttd.broker.seams`."""
+        """See `Trail.sample` of `mqttd.broker.ground.seams`."""
         watched = self.broker.watched
         if len(watched) >= _AWAITED:
             for known, count in list(watched.items()):

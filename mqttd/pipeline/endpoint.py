@@ -6,8 +6,8 @@
     GET  blocks?node=&start=&end=           the blocks that hold [start, end), as they are on disk
     POST progress  {group, reader, log, nodes, stopped}    how far a consumer group has read
 
-Who may ask is decided before a request comes here (`mqttd.admin.tcp`). Reading a file happens in
-threads, at most `BUSY` at a time; then 503 asks to come again.
+Who may ask is decided before a request comes here (`mqttd.admin.doors.tcp`). Reading a file
+happens in threads, at most `BUSY` at a time; then 503 asks to come again.
 
     answer --a piece, when the one before is read--> the peer (`mqttd.pipeline.pouring`)
 

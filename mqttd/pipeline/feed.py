@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from mqttd.codec import properties as prop
 from mqttd.codec.packet_types import PUBLISH
-from mqttd.session.message import Message
+from mqttd.session.ground.message import Message
 from mqttd.types import OK, ClientInfo, HookResult
 
 __all__ = ["MOST", "Feed", "encode"]

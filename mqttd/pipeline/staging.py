@@ -49,7 +49,7 @@ from mqttd.codec.reasons import MqttError, name_of
 from mqttd.codec.topic import validate_topic_name
 from mqttd.pipeline.stage_progress import Before, Progress, logged_ids
 from mqttd.pipeline.stage_store import Batch, StageError, StageStore
-from mqttd.session.message import Message
+from mqttd.session.ground.message import Message
 from mqttd.types import ACTION_PUBLISH, OK, STOP, Action, ClientInfo, HookResult, Verdict
 
 __all__ = ["PREFIX", "REPLY", "Staging"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from mqttd.plugins.budget import ACTIVE, CALL, Budget
-from mqttd.plugins.handle import PluginHandle
+from mqttd.plugins.calls.budget import ACTIVE, CALL, Budget
+from mqttd.plugins.handle.handle import PluginHandle
 from mqttd.plugins.loader import Plugin, resolve
 from mqttd.plugins.process import PER_CALL, IsolatedPlugin
 from mqttd.plugins.settings import Limits

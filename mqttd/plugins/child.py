@@ -36,8 +36,8 @@ from mqttd.interfaces import (
     IRepeating,
     ISubscription,
 )
-from mqttd.plugins.filters import Patterns
-from mqttd.plugins.groups.base import check_message
+from mqttd.plugins.calls.filters import Patterns
+from mqttd.plugins.handle.base import check_message
 from mqttd.plugins.pipe import Pipe
 from mqttd.types import Action, ClientInfo, HookResult, StoreFull
 

@@ -7,8 +7,8 @@
       value             <-- ("done", id, True, value) -------'
       tell(what, args)  -- ("tell", what, args) ------>  serve(what, args), nobody waits
 
-Frames are a length and msgpack (`mqttd.plugins.crossing`): what comes is data, nothing that runs.
-An end that sends what cannot be read is closed.
+Frames are a length and msgpack (`mqttd.plugins.calls.crossing`): what comes is data, nothing that
+runs. An end that sends what cannot be read is closed.
 
 Promise: `call` waits at most its `seconds`, and while it does only what the other end calls is
 served; an answer that comes too late is thrown away. At most `MOST_WAITING` bytes wait to be
@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from twisted.internet.defer import Deferred, fail
 
-from mqttd.plugins.crossing import CrossingError, pack, unpack
+from mqttd.plugins.calls.crossing import CrossingError, pack, unpack
 from mqttd.types import QueueFull
 
 __all__ = ["MOST_WAITING", "Pipe", "PipeClosed", "RemoteError"]

@@ -35,7 +35,7 @@ from mqttd.hints import like
 from mqttd.interfaces import IPlugin
 from mqttd.plugins.active import ELSEWHERE, FAILED, LOADED, LOADING, UNLOADED, UNLOADING, Active
 from mqttd.plugins.edit import Editor
-from mqttd.plugins.handle import Host, PluginHandle
+from mqttd.plugins.handle.handle import Host, PluginHandle
 from mqttd.plugins.loader import Found, Plugin, discover, forget, resolve, restore
 from mqttd.plugins.pipe import RemoteError
 from mqttd.plugins.remembered import Remembered

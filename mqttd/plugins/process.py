@@ -33,7 +33,7 @@ from twisted.logger import LogLevel
 from zope.interface import implementer
 
 import mqttd_plugins
-from mqttd.broker.points import POINTS
+from mqttd.broker.hooks.points import POINTS
 from mqttd.interfaces import IPlugin, IPluginHandle
 from mqttd.plugins.pipe import Pipe
 from mqttd.types import StoreFull

@@ -21,7 +21,7 @@ from zope.interface.interface import InterfaceClass, Method
 from mqttd import interfaces, types
 from mqttd.codec import packets
 from mqttd.interfaces import access, handle, hooks, plugin, stores
-from mqttd.session import message
+from mqttd.session.ground import message
 
 __all__ = ["doc_text", "interfaces_page", "types_page"]
 
@@ -47,7 +47,7 @@ The values that go into a plugin's callbacks and modules, and come out of them: 
 otherwise. How they are used: [an authenticator](../howto/write-an-authenticator.md),
 [access control](../howto/write-access-control.md), [hooks](hooks.md).
 """
-#: Of `mqttd.session.message`.
+#: Of `mqttd.session.ground.message`.
 _MESSAGE: Final = ("Message",)
 
 _MEMBER: Final = re.compile(r":(?:param )?(?P<name>[\w. ]+):\s+(?P<text>.*)", re.DOTALL)

@@ -27,7 +27,7 @@ import msgspec
 from msgspec import Meta
 
 from mqttd.config.schema.toml_text import fault_in
-from mqttd.plugins.budget import Budget, Policy
+from mqttd.plugins.calls.budget import Budget, Policy
 from mqttd.types import PluginError
 
 __all__ = ["LIMITS", "Limits", "PluginFileWarning", "is_secret", "read_settings"]

@@ -17,8 +17,8 @@ from twisted.internet.defer import TimeoutError as DeadlineError
 from twisted.python.failure import Failure
 from zope.interface import Invalid
 
-from mqttd.plugins.budget import UNBOUNDED, Budget
-from mqttd.plugins.handle import Host
+from mqttd.plugins.calls.budget import UNBOUNDED, Budget
+from mqttd.plugins.handle.handle import Host
 from mqttd.plugins.pipe import RemoteError
 from mqttd.types import PluginError
 

@@ -23,10 +23,10 @@ from mqttd.broker.broker import Broker
 from mqttd.codec.topic import split_shared
 from mqttd.readmodel.pages import DEFAULT_LIMIT, BadWish, Limit, read_cursor, write_cursor
 from mqttd.readmodel.slices import Run, Slice, in_slices
-from mqttd.session.channel import Channel
-from mqttd.session.route import QOS_MASK
+from mqttd.session.channel.channel import Channel
+from mqttd.session.ground.settings import NEVER
+from mqttd.session.routes.route import QOS_MASK
 from mqttd.session.session import Session
-from mqttd.session.settings import NEVER
 from mqttd.types import ClientInfo
 
 __all__ = ["SORTS", "ClientPage", "ClientView", "Clients", "Wish"]

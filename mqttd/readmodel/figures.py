@@ -15,7 +15,7 @@ from typing import cast
 from msgspec import Struct
 
 from mqttd.broker.broker import Broker
-from mqttd.broker.seams import ManagedAccess
+from mqttd.broker.ground.seams import ManagedAccess
 
 __all__ = ["Figures", "Reading"]
 

@@ -13,10 +13,10 @@ from msgspec import Struct
 from twisted.internet.defer import Deferred
 
 from mqttd.broker.broker import Broker
-from mqttd.broker.shedding import weight_of
+from mqttd.broker.memory.shedding import weight_of
 from mqttd.readmodel.clients import Clients
 from mqttd.readmodel.slices import Slice
-from mqttd.session.channel import Channel
+from mqttd.session.channel.channel import Channel
 from mqttd.session.session import Session
 
 __all__ = ["Holders", "SlowSubscriber", "SlowSubscribers"]

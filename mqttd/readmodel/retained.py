@@ -15,7 +15,7 @@ from msgspec import Struct
 from twisted.internet.defer import Deferred
 
 from mqttd.broker.broker import Broker
-from mqttd.broker.retained import Retained
+from mqttd.broker.retained.retained import Retained
 from mqttd.codec.reasons import MqttError
 from mqttd.codec.topic import validate_topic_filter
 from mqttd.readmodel.pages import DEFAULT_LIMIT, BadWish, read_cursor, write_cursor

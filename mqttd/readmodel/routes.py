@@ -13,9 +13,9 @@ from typing import Final
 from msgspec import Struct
 
 from mqttd.broker.broker import Broker
-from mqttd.broker.mounts import wildcard_at
-from mqttd.broker.shared import Group
-from mqttd.session.route import MOUNTED
+from mqttd.broker.routing.mounts import wildcard_at
+from mqttd.broker.routing.shared import Group
+from mqttd.session.routes.route import MOUNTED
 from mqttd.session.session import Session
 
 __all__ = ["RouteView", "Routes", "TopicRoutes"]

@@ -16,7 +16,7 @@ from mqttd.broker.broker import Broker
 from mqttd.readmodel.clients import Clients
 from mqttd.readmodel.pages import DEFAULT_LIMIT, read_cursor, write_cursor
 from mqttd.readmodel.slices import Slice
-from mqttd.session.route import NO_LOCAL, QOS_MASK, RETAIN_AS_PUBLISHED
+from mqttd.session.routes.route import NO_LOCAL, QOS_MASK, RETAIN_AS_PUBLISHED
 from mqttd.session.session import Session
 
 __all__ = ["FilterPage", "FilterView", "SubscriptionPage", "SubscriptionView", "Subscriptions"]

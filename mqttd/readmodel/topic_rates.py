@@ -1,7 +1,7 @@
 """Which topics have how many messages: by filter while that is counted, by topic for a while.
 
 Promise: nobody asks, nothing is counted; a filter costs its own messages alone
-(`mqttd.broker.topic_rates`).
+(`mqttd.broker.routing.topic_rates`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec import Struct
 from twisted.internet.defer import Deferred
 
 from mqttd.broker.broker import Broker
-from mqttd.broker.topic_rates import Top, TopicRates
+from mqttd.broker.routing.topic_rates import Top, TopicRates
 
 __all__ = ["Busiest", "TopicCount", "TopicCounts", "TopicFigures"]
 

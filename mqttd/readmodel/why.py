@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from mqttd.codec.topic import match
-from mqttd.session.metrics import DROP_REASONS
+from mqttd.session.ground.metrics import DROP_REASONS
 
 __all__ = [
     "FILES",

@@ -6,7 +6,8 @@
     alice:$argon2id$v=19$m=65536,...        business: a password hash, SCRAM keys, or nothing
 
 Promise: a wrong line is told with file and number and shows no secret; `write` replaces the file at
-once, mode 0600. A running broker reads and watches such a file as `mqttd.access.secret_file` does.
+once, mode 0600. A running broker reads and watches such a file as `mqttd.access.auth.secret_file`
+does.
 """
 
 from __future__ import annotations

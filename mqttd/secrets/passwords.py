@@ -14,7 +14,7 @@ processor has for it, in half the time; hashes of another shape than those made 
 argon2-cffi.
 
 Promise: hashes are compared in constant time; `dummy_hash` is as dear to verify as that of a user
-there is. Hashing is slow on purpose: to be called in a thread (`mqttd.access.hasher`).
+there is. Hashing is slow on purpose: to be called in a thread (`mqttd.access.auth.hasher`).
 """
 
 from __future__ import annotations

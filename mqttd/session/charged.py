@@ -5,14 +5,14 @@
 
 What is in flight is charged to the node message by message, and to the user where there is a limit
 for users (`fly`); what it weighs for one session is counted when somebody asks. The sums are in
-`mqttd.session.account`.
+`mqttd.session.ground.account`.
 """
 
 from __future__ import annotations
 
-from mqttd.session.account import INFLIGHT, QUEUED, SESSION, Account, Purse
-from mqttd.session.message import RELEASED, Message, entry_weight
-from mqttd.session.receiver import Receiver
+from mqttd.session.ground.account import INFLIGHT, QUEUED, SESSION, Account, Purse
+from mqttd.session.ground.message import RELEASED, Message, entry_weight
+from mqttd.session.routes.receiver import Receiver
 
 __all__ = ["Charged", "flight_weight"]
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mqttd.session.account import Account, filter_weight
 from mqttd.session.charged import Charged
+from mqttd.session.ground.account import Account, filter_weight
 
 if TYPE_CHECKING:
     from mypy_extensions import u8

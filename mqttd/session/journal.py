@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mqttd.session.connection import OPEN, Connection, Ending
+from mqttd.session.ground.connection import OPEN, Connection, Ending
 
 __all__ = ["Journal", "Numbers"]
 
@@ -63,7 +63,7 @@ class Journal(Ending):
         self.soon: bool = False
         #: What is told belongs together over more than this turn: none of it is kept before all is.
         self.whole: bool = False
-        #: For what was `queued` last (`mqttd.session.message`); 0: it cannot be read again.
+        #: For what was `queued` last (`mqttd.session.ground.message`); 0: it cannot be read again.
         self.receipt: int = 0
 
     def end_whole(self) -> None:
@@ -92,13 +92,14 @@ class Journal(Ending):
         """A session is over; `lost` follows for each of its records."""
 
     def subscribed(self, owner: int, topic_filter: str, options: int, identifier: int) -> None:
-        """A subscription was added or replaced; options as `mqttd.session.route` packs them."""
+        """A subscription was added or replaced; options as `mqttd.session.routes.route` packs
+        them."""
 
     def unsubscribed(self, owner: int, topic_filter: str) -> None:
         """A subscription was removed."""
 
     def will(self, client_id: str, username: str | None, will: object | None, delay: int) -> None:
-        """The will is this message (`mqttd.session.message.Message`), or none any more."""
+        """The will is this message (`mqttd.session.ground.message.Message`), or none any more."""
 
     # -- records -------------------------------------------------------------------------------
 
@@ -180,7 +181,7 @@ class Journal(Ending):
         return False
 
     def retained(self, message: object) -> int:
-        """A retained message (`mqttd.broker.retained.Retained`). Returns its number."""
+        """A retained message (`mqttd.broker.retained.retained.Retained`). Returns its number."""
         return 0
 
     # -- what plugins keep ---------------------------------------------------------------------

@@ -14,9 +14,9 @@ from array import array
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from mqttd.session.account import AWAITING, INFLIGHT
 from mqttd.session.charged import flight_weight
-from mqttd.session.message import (
+from mqttd.session.ground.account import AWAITING, INFLIGHT
+from mqttd.session.ground.message import (
     RELEASED,
     Delivery,
     Message,

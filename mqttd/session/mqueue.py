@@ -11,10 +11,10 @@ if any is queued (`store_qos0`), otherwise the oldest. With priorities, topics w
 leave first and lose last; within one priority the order is that of arrival.
 
 An entry is a `Delivery` or, where nothing is remembered beside them, the bytes of a PUBLISH; it is
-counted with what it takes in memory (`mqttd.session.account`). Beside it stands the number by which
-a journal knows it, where there is one: 8 bytes each. What a journal keeps may wait there alone: the
-entry is its receipt then (`mqttd.session.message`), `peek` gives None and the queue is not `done`,
-until who drains it has had the next ones read (`wanted`, `fill`).
+counted with what it takes in memory (`mqttd.session.ground.account`). Beside it stands the number
+by which a journal knows it, where there is one: 8 bytes each. What a journal keeps may wait there
+alone: the entry is its receipt then (`mqttd.session.ground.message`), `peek` gives None and the
+queue is not `done`, until who drains it has had the next ones read (`wanted`, `fill`).
 
 Promise: push and pop are O(1) amortised, except that dropping a QoS 0 message from among others
 looks for it from the head. Without priorities one list serves.
@@ -26,7 +26,7 @@ from array import array
 from typing import Final
 
 from mqttd.codec.topic import match
-from mqttd.session.message import (
+from mqttd.session.ground.message import (
     Delivery,
     entry_delivery,
     entry_qos,
@@ -34,7 +34,7 @@ from mqttd.session.message import (
     entry_weight,
     one_receipt,
 )
-from mqttd.session.settings import Settings
+from mqttd.session.ground.settings import Settings
 
 __all__ = ["UNSAID", "MQueue"]
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from mqttd.session.account import QUEUED
-from mqttd.session.message import Delivery, entry_delivery, entry_qos, entry_weight
+from mqttd.session.ground.account import QUEUED
+from mqttd.session.ground.message import Delivery, entry_delivery, entry_qos, entry_weight
 from mqttd.session.mqueue import MQueue
 from mqttd.session.state import State
 

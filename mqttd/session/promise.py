@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from mqttd.session.connection import OPEN, Connection, Ending
+from mqttd.session.ground.connection import OPEN, Connection, Ending
 
 __all__ = ["Asker", "Promise", "Promises"]
 

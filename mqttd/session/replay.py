@@ -12,7 +12,7 @@ topic does not overtake what is retained of it (4.6): that goes `ahead` then.
 
 from __future__ import annotations
 
-from mqttd.session.message import Delivery
+from mqttd.session.ground.message import Delivery
 from mqttd.session.state import State
 
 __all__ = ["Replay"]

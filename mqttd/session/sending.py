@@ -14,11 +14,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mqttd.codec.frame import packet_id_at, with_id
-from mqttd.session.account import INFLIGHT
 from mqttd.session.charged import flight_weight
-from mqttd.session.connection import Connection
+from mqttd.session.ground.account import INFLIGHT
+from mqttd.session.ground.connection import Connection
+from mqttd.session.ground.message import Delivery, entry_delivery
 from mqttd.session.kept import Kept
-from mqttd.session.message import Delivery, entry_delivery
 from mqttd.session.replay import Replay
 from mqttd.session.state import Keeper
 

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mqttd.session.account import REPLAY
-from mqttd.session.connection import OPEN, Connection
-from mqttd.session.message import RELEASED, Delivery, entry_delivery, entry_qos, entry_wire
-from mqttd.session.output import LARGE
-from mqttd.session.receiver import NO_LIMIT
+from mqttd.session.ground.account import REPLAY
+from mqttd.session.ground.connection import OPEN, Connection
+from mqttd.session.ground.message import RELEASED, Delivery, entry_delivery, entry_qos, entry_wire
+from mqttd.session.ground.output import LARGE
 from mqttd.session.replay import Replay
-from mqttd.session.route import OWED
+from mqttd.session.routes.receiver import NO_LIMIT
+from mqttd.session.routes.route import OWED
 from mqttd.session.sending import Sending
 from mqttd.session.state import Keeper
 

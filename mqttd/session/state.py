@@ -13,7 +13,8 @@ the session by its `owner` number and what it keeps of a message by a number of 
 The inflight window is an insertion-ordered dict packet id -> entry, so redelivery keeps the old
 order. An entry is a `Delivery` or, where nothing is remembered beside them, its bytes: they are
 those of `v5`, the version of the last connection. What is kept is charged to the node's account,
-and but for what is in flight to the session and its user (`mqttd.session.account`). MQTT 5.0, 4.1.
+and but for what is in flight to the session and its user (`mqttd.session.ground.account`). MQTT
+5.0, 4.1.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from mqttd.session.account import AWAITING, INFLIGHT, Account
 from mqttd.session.charged import flight_weight
-from mqttd.session.connection import Connection, Turn
 from mqttd.session.filters import Filters
-from mqttd.session.journal import Journal, Numbers
-from mqttd.session.message import (
+from mqttd.session.ground.account import AWAITING, INFLIGHT, Account
+from mqttd.session.ground.connection import Connection, Turn
+from mqttd.session.ground.message import (
     RELEASED,
     Delivery,
     Message,
     entry_delivery,
 )
+from mqttd.session.ground.runs import Run, Trace
+from mqttd.session.ground.settings import NEVER, Settings
+from mqttd.session.journal import Journal, Numbers
 from mqttd.session.mqueue import MQueue
-from mqttd.session.runs import Run, Trace
-from mqttd.session.settings import NEVER, Settings
-from mqttd.session.topics import Topics
+from mqttd.session.routes.topics import Topics
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -280,7 +281,7 @@ class State(Filters):
     def add_subscription(self, full_filter: str, options: int, identifier: int) -> bool:
         """Add or replace a subscription; True if it is new.
 
-        options: as packed by `mqttd.session.route.options_of`; identifier: 0 for none.
+        options: as packed by `mqttd.session.routes.route.options_of`; identifier: 0 for none.
         """
         new = self.options_of(full_filter) < 0
         before = 0 if new else self._filter_weight(full_filter)

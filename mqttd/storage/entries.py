@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from mqttd.broker.retained import Retained
-from mqttd.broker.wills import Testament
+from mqttd.broker.publish.wills import Testament
+from mqttd.broker.retained.retained import Retained
 from mqttd.codec.frame import ONE_BYTE, body_at, packet_id_at, size_at
 from mqttd.codec.packets import Publish
 from mqttd.codec.parser import parse_packet
-from mqttd.session.message import Delivery, Message, entry_delivery
+from mqttd.session.ground.message import Delivery, Message, entry_delivery
 from mqttd.storage.ledger import DELIVERY, MESSAGE5
 
 __all__ = [

@@ -19,10 +19,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from mqttd.broker.retained import Retained
-from mqttd.session.connection import OPEN, Connection, Turn
-from mqttd.session.listener import Listener
-from mqttd.session.message import Delivery, Message
+from mqttd.broker.retained.retained import Retained
+from mqttd.session.channel.listener import Listener
+from mqttd.session.ground.connection import OPEN, Connection, Turn
+from mqttd.session.ground.message import Delivery, Message
 from mqttd.session.promise import Promise
 from mqttd.storage.blocks import Block, Group
 from mqttd.storage.database import (

@@ -492,7 +492,7 @@ class Ledger:
 
 
 def receipt_of(length: int, kind: int) -> int:
-    """What a queue holds of a record (`mqttd.session.message`); kind: with QUIET if it has that."""
+    """What a queue holds of a record (`mqttd.session.ground.message`); kind: with QUIET, if so."""
     return length << 8 | (kind >> 3) << 7 | (kind & KIND_MASK)
 
 

@@ -19,13 +19,13 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final, Literal
 
-from mqttd.broker.retained import retained_of
+from mqttd.broker.retained.retained import retained_of
 from mqttd.codec import properties as prop
 from mqttd.codec.packet_types import PUBLISH
 from mqttd.codec.properties import decode_properties
 from mqttd.codec.reasons import MqttError
 from mqttd.codec.topic import match
-from mqttd.session.message import Delivery, Message
+from mqttd.session.ground.message import Delivery, Message
 from mqttd.storage.database import StoreError
 from mqttd.storage.entries import dump, dump_retained
 from mqttd.storage.lines import (

@@ -14,7 +14,7 @@ import sqlite3
 import zlib
 from array import array
 
-from mqttd.session.message import one_receipt
+from mqttd.session.ground.message import one_receipt
 from mqttd.storage.blocks import Block, Present
 from mqttd.storage.ledger import (
     DELIVERY,

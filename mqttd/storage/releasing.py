@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from mqttd.session.connection import OPEN, Connection
+from mqttd.session.ground.connection import OPEN, Connection
 from mqttd.session.promise import Promise
 from mqttd.storage.blocks import Group
 from mqttd.storage.ledger import Ledger

@@ -18,10 +18,10 @@ from typing import Final
 
 from mqttd.broker.broker import Broker
 from mqttd.codec.reasons import MqttError
-from mqttd.session.message import RELEASED
-from mqttd.session.route import OPTIONS, OWED
+from mqttd.session.ground.message import RELEASED
+from mqttd.session.ground.wheel import milliseconds
+from mqttd.session.routes.route import OPTIONS, OWED
 from mqttd.session.session import Session
-from mqttd.session.wheel import milliseconds
 from mqttd.storage.blobs import forget_closed
 from mqttd.storage.entries import entry_of, load_retained, load_will
 from mqttd.storage.journal import StoreJournal

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from mqttd.broker.bans import DRAWER
+from mqttd.broker.rights.bans import DRAWER
 from mqttd.storage.database import StoreError, look
 from mqttd.storage.ledger import DELIVERY, MESSAGE3, MESSAGE5, RETAINED
 from mqttd.storage.place import alone, put_in_place, remove

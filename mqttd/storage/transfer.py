@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from typing import Final
 
-from mqttd.broker.bans import DRAWER, Ban, BanError, load_ban
+from mqttd.broker.rights.bans import DRAWER, Ban, BanError, load_ban
 from mqttd.codec.frame import body_at
 from mqttd.codec.parser import parse_packet
 from mqttd.codec.reasons import MqttError

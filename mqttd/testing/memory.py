@@ -33,8 +33,8 @@ from twisted.internet.task import Clock
 from zope.interface import implementer
 
 from mqttd.access.chain import AccessControl
-from mqttd.broker import local
 from mqttd.broker.broker import Broker
+from mqttd.broker.publish import local
 from mqttd.codec.packets import (
     Connect,
     Will,
@@ -42,13 +42,13 @@ from mqttd.codec.packets import (
 from mqttd.codec.properties import Properties
 from mqttd.config.load import load as load_config
 from mqttd.interfaces import IAccessControl
-from mqttd.plugins.budget import Budget
-from mqttd.plugins.callback import HookCallable
-from mqttd.plugins.filters import Patterns
-from mqttd.plugins.hooks import Hooks
-from mqttd.session.message import Message
+from mqttd.plugins.calls.budget import Budget
+from mqttd.plugins.calls.callback import HookCallable
+from mqttd.plugins.calls.filters import Patterns
+from mqttd.plugins.calls.hooks import Hooks
+from mqttd.session.ground.message import Message
+from mqttd.session.ground.settings import Settings
 from mqttd.session.session import Session
-from mqttd.session.settings import Settings
 from mqttd.testing.client import MemoryClient, NotConnected
 from mqttd.testing.plugin import LoadedPlugin
 from mqttd.testing.plugin import load as load_plugin

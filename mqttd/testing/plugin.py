@@ -24,8 +24,8 @@ from twisted.internet.task import deferLater
 from zope.interface.verify import verifyObject
 
 from mqttd.interfaces import IMqttdPlugin, IPlugin
-from mqttd.plugins.budget import Budget
-from mqttd.plugins.handle import Host, PluginHandle
+from mqttd.plugins.calls.budget import Budget
+from mqttd.plugins.handle.handle import Host, PluginHandle
 from mqttd.plugins.loader import resolve
 from mqttd.plugins.settings import read_settings
 

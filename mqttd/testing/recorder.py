@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mqttd.broker.points import POINTS
+from mqttd.broker.hooks.points import POINTS
 from mqttd.interfaces import IHooks
 from mqttd.types import HookResult
 

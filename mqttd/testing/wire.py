@@ -10,7 +10,7 @@ from collections.abc import Callable
 from mqttd.broker.broker import Broker
 from mqttd.codec.packets import Packet
 from mqttd.codec.serializer import serialize
-from mqttd.session.channel import CLOSED, Channel
+from mqttd.session.channel.channel import CLOSED, Channel
 from mqttd.transports.stream import StreamEdge
 
 __all__ = ["Peer", "Wire"]

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from mqttd.net.fair import UNIX
-from mqttd.session.channel import NEW, Channel, Server
+from mqttd.session.channel.channel import NEW, Channel, Server
 from mqttd.transports.layered_edge import LayeredEdge
 from mqttd.transports.layers import Stack
 from mqttd.transports.ports import Channels, Port, Sockets

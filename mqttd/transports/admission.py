@@ -15,7 +15,7 @@ import ipaddress
 from collections.abc import Sequence
 
 from mqttd.config.schema import Network
-from mqttd.session.limits import Bucket
+from mqttd.session.channel.limits import Bucket
 
 __all__ = ["Admission"]
 

@@ -31,10 +31,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from mqttd.session.channel import NEW, OPEN, Channel, Server
-from mqttd.session.connection import Connection
-from mqttd.session.output import give_back, take
-from mqttd.session.unfinished import READ, Unfinished
+from mqttd.session.channel.channel import NEW, OPEN, Channel, Server
+from mqttd.session.ground.connection import Connection
+from mqttd.session.ground.output import give_back, take
+from mqttd.session.ground.unfinished import READ, Unfinished
 from mqttd.transports.accepting import Accepting, Later
 from mqttd.transports.layered_edge import os_reason, read_from
 from mqttd.transports.lobby import House

@@ -14,10 +14,10 @@ import errno
 import os
 from typing import Any, Final
 
-from mqttd.session.channel import CLOSED, NEW, Channel, Server
-from mqttd.session.connection import Connection
-from mqttd.session.output import gather
-from mqttd.session.unfinished import READ
+from mqttd.session.channel.channel import CLOSED, NEW, Channel, Server
+from mqttd.session.ground.connection import Connection
+from mqttd.session.ground.output import gather
+from mqttd.session.ground.unfinished import READ
 from mqttd.transports.layers import MAX_ANSWERS, SERVED, Stack
 from mqttd.transports.lobby import House
 from mqttd.transports.ports import Carrier, Port, Sockets

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from mqttd.session.channel import CLOSED, Channel, Server
-from mqttd.session.connection import Connection
+from mqttd.session.channel.channel import CLOSED, Channel, Server
+from mqttd.session.ground.connection import Connection
 from mqttd.transports.layers import MAX_ANSWERS, SERVED, Stack
 from mqttd.transports.stream import StreamEdge
 

@@ -25,7 +25,7 @@ import termios
 from typing import Final
 
 from mqttd.net.fair import house_of
-from mqttd.session.channel import CLOSED, NEW, Channel
+from mqttd.session.channel.channel import CLOSED, NEW, Channel
 
 __all__ = ["SILENT", "UNNAMED", "House", "Lobby"]
 

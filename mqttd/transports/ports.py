@@ -17,8 +17,8 @@ import socket
 from typing import Any, Final
 
 from mqttd.net.fair import FairQueue, house_of
-from mqttd.session.channel import CLOSED, Channel, Server
-from mqttd.session.connection import Connection, Edge
+from mqttd.session.channel.channel import CLOSED, Channel, Server
+from mqttd.session.ground.connection import Connection, Edge
 from mqttd.transports.linger import Linger
 from mqttd.transports.lobby import House, Lobby
 

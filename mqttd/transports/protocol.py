@@ -18,7 +18,7 @@ from zope.interface import classImplements, implementer
 
 from mqttd.broker.broker import Broker
 from mqttd.net.fair import FairQueue, house_of
-from mqttd.session.channel import CLOSED, NEW, Channel
+from mqttd.session.channel.channel import CLOSED, NEW, Channel
 from mqttd.transports.engine import Engine
 from mqttd.transports.layered_stream import LayeredStream
 from mqttd.transports.layers import Stack

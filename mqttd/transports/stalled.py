@@ -23,7 +23,7 @@ from typing import Final
 
 from mqttd.broker.broker import Broker
 from mqttd.codec import reasons
-from mqttd.session.connection import CLOSED, Connection
+from mqttd.session.ground.connection import CLOSED, Connection
 
 __all__ = ["Stalled"]
 

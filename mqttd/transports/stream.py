@@ -11,9 +11,9 @@ from typing import Any
 
 from twisted.internet.tcp import Connection as TcpConnection
 
-from mqttd.session.channel import Channel, Server
-from mqttd.session.connection import Connection, Edge
-from mqttd.session.wheel import Timer
+from mqttd.session.channel.channel import Channel, Server
+from mqttd.session.ground.connection import Connection, Edge
+from mqttd.session.ground.wheel import Timer
 from mqttd.transports.linger import LAST
 
 __all__ = ["StreamEdge"]

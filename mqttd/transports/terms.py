@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from mqttd.config.schema import SocketListener
-from mqttd.session.limits import Limits
-from mqttd.session.listener import FlappingRule, Listener
+from mqttd.session.channel.limits import Limits
+from mqttd.session.channel.listener import FlappingRule, Listener
 from mqttd.transports.admission import Admission
 
 __all__ = ["accept_gate", "record_of"]

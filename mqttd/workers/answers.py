@@ -1,6 +1,6 @@
 """What requests answer that are about all workers: as one broker's, and of which worker.
 
-These are for the document (`mqttd.admin.openapi`); what makes them is `mqttd.workers.views`.
+These are for the document (`mqttd.admin.http.openapi`); what makes them is `mqttd.workers.views`.
 """
 
 from __future__ import annotations

@@ -28,9 +28,9 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgentEndpointFactory
 from zope.interface import implementer
 
+from mqttd.admin.http.requests import CALLER, CHANGE, ApiError, Caller, note
+from mqttd.admin.http.route import Ask
 from mqttd.admin.lists import WORKER
-from mqttd.admin.requests import CALLER, CHANGE, ApiError, Caller, note
-from mqttd.admin.route import Ask
 from mqttd.config.schema import Config
 from mqttd.workers.process import WorkerProcess
 

@@ -18,9 +18,9 @@ from typing import Any, Final
 
 import msgspec
 
-from mqttd.broker.bans import Ban
 from mqttd.broker.broker import Broker
-from mqttd.broker.roles import Change, Group, Member, Role
+from mqttd.broker.ground.roles import Change, Group, Member, Role
+from mqttd.broker.rights.bans import Ban
 
 __all__ = ["Commons"]
 
@@ -36,7 +36,7 @@ class Commons:
     def __init__(self, broker: Broker, call: Call) -> None:
         self.broker = broker
         self.call = call
-        #: A `mqttd.access.roles.Roles`.
+        #: A `mqttd.access.roles.roles.Roles`.
         self.roles: Any = None
         #: Names of roles, groups and users, while another worker tells all of its own.
         self._told: tuple[set[str], set[str], set[str]] = (set(), set(), set())

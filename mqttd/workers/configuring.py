@@ -15,9 +15,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from mqttd.access.rereading import summed
-from mqttd.admin.requests import ApiError
-from mqttd.admin.route import Ask
-from mqttd.admin.tags import matches
+from mqttd.admin.http.requests import ApiError
+from mqttd.admin.http.route import Ask
+from mqttd.admin.http.tags import matches
 from mqttd.config.plan import option_of, values
 from mqttd.config.schema import Config
 from mqttd.workers.asking import Answer, Asker, Json, noted

@@ -20,8 +20,8 @@ from typing import Any, cast
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.python.failure import Failure
 
-from mqttd.admin.requests import ApiError
-from mqttd.admin.route import Ask
+from mqttd.admin.http.requests import ApiError
+from mqttd.admin.http.route import Ask
 from mqttd.storage.database import StoreError
 from mqttd.storage.place import remove
 from mqttd.storage.transfer import import_lines

@@ -17,8 +17,8 @@ import msgspec
 from twisted.internet.defer import Deferred
 from twisted.internet.task import LoopingCall
 
-from mqttd.admin.requests import ApiError
-from mqttd.admin.route import Ask
+from mqttd.admin.http.requests import ApiError
+from mqttd.admin.http.route import Ask
 from mqttd.workers.asking import Asker, Json
 
 __all__ = ["Draining", "shares_of"]

@@ -22,11 +22,11 @@ from msgspec import Struct
 from twisted.internet.defer import Deferred
 
 from mqttd.admin.api import Api
-from mqttd.admin.parts import Desk
-from mqttd.admin.requests import ApiError
+from mqttd.admin.doors.streams import Streams
+from mqttd.admin.http.parts import Desk
+from mqttd.admin.http.requests import ApiError
+from mqttd.admin.http.route import Ask, Route, get
 from mqttd.admin.resources.events import wanted_of
-from mqttd.admin.route import Ask, Route, get
-from mqttd.admin.streams import Streams
 from mqttd.config.schema import Config
 from mqttd.workers.answers import ANSWERS
 from mqttd.workers.asking import Asker, Workers, accepted

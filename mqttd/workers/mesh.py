@@ -13,15 +13,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from mqttd.broker.abroad import Taken
 from mqttd.broker.broker import Broker
+from mqttd.broker.routing.abroad import Taken
 from mqttd.mesh.ferry import ROOM, LastingFerry, fails, opened
 from mqttd.mesh.frames import ADD, AT, END, HAVE, REMOVE, STUCK, frame, packed
 from mqttd.mesh.landing import Control
 from mqttd.mesh.link import Link
 from mqttd.mesh.mesh import Frames, Mesh
 from mqttd.mesh.neighbour import Neighbour
-from mqttd.session.route import Route
+from mqttd.session.routes.route import Route
 from mqttd.storage.journal import StoreJournal
 
 __all__ = ["UNDER_WAY", "WorkerMesh"]

@@ -37,8 +37,8 @@ from mqttd.codec.packets import Connect
 from mqttd.codec.serializer import serialize
 from mqttd.mesh.link import Link
 from mqttd.net.weighted import WeightedQueue
-from mqttd.session.channel import WAITING, Channel
-from mqttd.session.unfinished import Unfinished
+from mqttd.session.channel.channel import WAITING, Channel
+from mqttd.session.ground.unfinished import Unfinished
 from mqttd.transports.door import PASSING
 from mqttd.transports.engine import Engine
 from mqttd.transports.lobby import House

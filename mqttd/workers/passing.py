@@ -22,7 +22,7 @@ from twisted.web.iweb import UNKNOWN_LENGTH
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
-from mqttd.admin.requests import CALLER, CHANGE, caller_of, refusal
+from mqttd.admin.http.requests import CALLER, CHANGE, caller_of, refusal
 from mqttd.workers.asking import Asker, told_for
 
 __all__ = ["Passing"]

@@ -24,10 +24,10 @@ from mqttd.mesh import frames
 from mqttd.mesh.frames import number_of, numbered, packed, unpacked
 from mqttd.mesh.link import Link
 from mqttd.mesh.mesh import Other
-from mqttd.session.channel import Channel
-from mqttd.session.connection import CLOSED, OPEN, Connection, Edge
-from mqttd.session.framing import Inlet
-from mqttd.session.output import GATHER, LARGE, give_back, take
+from mqttd.session.channel.channel import Channel
+from mqttd.session.channel.framing import Inlet
+from mqttd.session.ground.connection import CLOSED, OPEN, Connection, Edge
+from mqttd.session.ground.output import GATHER, LARGE, give_back, take
 from mqttd.types import PeerIdentity
 
 __all__ = ["PIECE", "WINDOW", "Relays"]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mqttd.admin.route import Route
+from mqttd.admin.http.route import Route
 
 __all__ = ["RULES", "rule_of"]
 

@@ -34,14 +34,14 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import ILogObserver, Logger, LogLevel
 from twisted.python.components import Componentized
 
-from mqttd.admin.door import DoorError
-from mqttd.admin.parts import Desk
+from mqttd.admin.doors.door import DoorError
+from mqttd.admin.http.parts import Desk
 from mqttd.config.load import ConfigError, load
 from mqttd.config.plan import merged
 from mqttd.config.schema import Config, SocketListener
 from mqttd.control import Control
+from mqttd.monitor.log.filter import LogLevelFilter
 from mqttd.monitor.log.service import Log, log_for
-from mqttd.monitor.log_level import LogLevelFilter
 from mqttd.monitor.supervisor import Supervisor
 from mqttd.options import StartError, check_cluster, check_files, lock_data_dir
 from mqttd.storage.database import StoreError

@@ -20,13 +20,13 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from mqttd import __version__, compiled
+from mqttd.access.auth.who import who_may_connect
 from mqttd.access.diff import MAX_CHANGES
 from mqttd.access.questions import MAX_CLIENTS
-from mqttd.access.who import who_may_connect
 from mqttd.admin import lists
-from mqttd.admin.health import exposition
-from mqttd.admin.requests import ApiError
-from mqttd.admin.route import Ask
+from mqttd.admin.doors.health import exposition
+from mqttd.admin.http.requests import ApiError
+from mqttd.admin.http.route import Ask
 from mqttd.workers.asking import Answer, Asker, Json, NoAnswer, accepted, noted
 from mqttd.workers.place import worker_of
 from mqttd.workers.sums import add_up, counted, listeners_of, status_of

@@ -35,7 +35,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from mqttd.admin.ctl_client import Client, CtlError
+from mqttd.admin.ctl.client import Client, CtlError
 from tests.faults.lines import Lines
 from tests.faults.operator import ACL, Operator, complaints
 from tests.faults.roamers import Reader, Roamer, Sender

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from mqttd import compiled
-from mqttd.admin.ctl_client import Client, CtlError
+from mqttd.admin.ctl.client import Client, CtlError
 from tests.faults import judge
 from tests.faults.crowd import Crowd
 from tests.faults.disk import Disk
@@ -73,12 +73,12 @@ StoreJournal.hold = lambda self, channel, data: channel.send(data)
 """,
     # Rights are looked at again when the plugin that knows them has gone before the broker.
     "rights": """
-from mqttd.broker.revision import Revision
+from mqttd.broker.sessions.revision import Revision
 Revision.close = lambda self: None
 """,
     # Rights are looked at by an address that nobody knows: the client is not back yet.
     "address": """
-from mqttd.broker import revision
+from mqttd.broker.sessions import revision
 revision._is_unknown = lambda session: False
 """,
 }

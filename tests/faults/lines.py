@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from mqttd.cluster.hello import hello_of
+from mqttd.cluster.links.hello import hello_of
 
 __all__ = ["Gate", "Lines"]
 

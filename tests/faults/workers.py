@@ -30,7 +30,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from mqttd.admin.ctl_client import Client, CtlError
+from mqttd.admin.ctl.client import Client, CtlError
 from mqttd.workers.place import worker_of
 from tests.faults.crashes import retained
 from tests.faults.crowd import Crowd

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from mqttd.admin.ctl_client import Client, CtlError
+from mqttd.admin.ctl.client import Client, CtlError
 from tests.integration.test_faults import cpu_seconds
 from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker

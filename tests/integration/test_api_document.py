@@ -25,7 +25,7 @@ from tests.support.nodes import start_node
 #: Wrong tokens are answered at once, nobody asks too often, topics are counted for no time, and a
 #: broker that is drained stays: each has tests of its own.
 PROGRAM = """
-from mqttd.admin import slow
+from mqttd.admin.http import slow
 slow.FIRST = 0.0
 service.control.api.rate.rate = 1e9
 service.drain.done = lambda: None

@@ -15,7 +15,7 @@ from typing import Any
 import jwt
 import pytest
 
-from mqttd.admin.ctl import main
+from mqttd.admin.ctl.main import main
 from mqttd.secrets.scram import make_keys
 from tests.integration.clients import MqttJs
 from tests.support import packets as mq

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mqttd.admin.ctl import Client
+from mqttd.admin.ctl.main import Client
 from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker
 from tests.support.chromium import Chromium, Page

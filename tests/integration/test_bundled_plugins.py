@@ -21,7 +21,7 @@ from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker
 from tests.support.client import RawClient
 
-CTL = "import sys; from mqttd.admin.ctl import main; sys.exit(main())"
+CTL = "import sys; from mqttd.admin.ctl.main import main; sys.exit(main())"
 DEADLINE = 30.0
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from mqttd.admin.ctl_client import Client
-from mqttd.cluster.hello import Hello
+from mqttd.admin.ctl.client import Client
+from mqttd.cluster.links.hello import Hello
 from tests.support import packets as mq
 from tests.support.broker import Broker
 from tests.support.certificates import Authority

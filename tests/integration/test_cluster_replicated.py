@@ -57,7 +57,7 @@ WAITS = """
 import os
 from twisted.internet import reactor
 from twisted.internet.task import deferLater
-from mqttd.cluster import adoption
+from mqttd.cluster.replication import adoption
 fetch = adoption.fetch
 async def waits(*about):
     while not os.path.exists({path!r}):
@@ -67,12 +67,15 @@ adoption.fetch = waits
 """
 #: A node that gives nothing away.
 KEEPS = """
-from mqttd.cluster.owners import Owners
+from mqttd.cluster.sessions.owners import Owners
 Owners.taken = lambda *_: None
 """
 #: A node that gives up nothing that it waits for of a taking over.
 PATIENT = """
-from mqttd.cluster import adoption, arrivals, departures, moves
+from mqttd.cluster.replication import adoption
+from mqttd.cluster.sessions import arrivals
+from mqttd.cluster.sessions import departures
+from mqttd.cluster.sessions import moves
 adoption._LATE = moves.HEIR = arrivals.MARKS = departures.MARKS = 1e6
 """
 

@@ -77,7 +77,7 @@ def test_a_session_that_its_new_node_had_not_kept_is_where_it_was_before(
     nodes = start_nodes(tmp_path, etcd, {"a": {}, "c": {}})
     nothing = {"kind": "memory"}
     says_nothing = """
-from mqttd.cluster.arrivals import Arrivals
+from mqttd.cluster.sessions.arrivals import Arrivals
 Arrivals._done = lambda *_: None
 """
     try:
@@ -199,8 +199,8 @@ def test_a_session_whose_node_is_killed_while_it_sends_it_comes_whole_when_that_
     """The other one had the session, and not what was caught for it since."""
     store = {"kind": "sqlite"}
     gives_no_mark = """
-from mqttd.cluster.moves import Moves
-from mqttd.cluster.transit import MARK
+from mqttd.cluster.sessions.moves import Moves
+from mqttd.cluster.sessions.transit import MARK
 from mqttd.mesh.frames import unpacked
 told = Moves.told
 Moves.told = lambda self, node, body: unpacked(body)[0] == MARK or told(self, node, body)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from mqttd.admin.api_users import add_user, change_role
-from mqttd.admin.ctl_client import Client, CtlError
+from mqttd.admin.ctl.client import Client, CtlError
+from mqttd.admin.http.api_users import add_user, change_role
 from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker
 from tests.support.chromium import Chromium

@@ -54,7 +54,14 @@ def everything(path: Path) -> list[Any]:
 
 
 def ctl(path: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "mqttd.admin.ctl", "-c", str(path / "etc/mqttd.conf"), *words]
+    command = [
+        sys.executable,
+        "-m",
+        "mqttd.admin.ctl.main",
+        "-c",
+        str(path / "etc/mqttd.conf"),
+        *words,
+    ]
     return subprocess.run(command, capture_output=True, text=True, timeout=50)
 
 
@@ -189,7 +196,7 @@ def test_a_full_disk_pauses_the_export_and_qos_0_flows(tmp_path: Path, overflow:
 
 def test_tail_goes_on_with_what_comes(tmp_path: Path) -> None:
     broker = start(tmp_path, 'events = ["message.publish"]\n')
-    command = [sys.executable, "-m", "mqttd.admin.ctl", "-c", str(tmp_path / "etc/mqttd.conf"),
+    command = [sys.executable, "-m", "mqttd.admin.ctl.main", "-c", str(tmp_path / "etc/mqttd.conf"),
                "events", "tail", "-n", "1", "-f", "--filter", "a/#"]  # fmt: skip
     following = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:

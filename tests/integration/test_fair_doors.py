@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from mqttd.admin.ctl import Client
+from mqttd.admin.ctl.main import Client
 from mqttd.secrets.passwords import Cost, hash_password
 from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker

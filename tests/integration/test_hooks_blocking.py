@@ -22,7 +22,7 @@ LIMIT = 2.5
 
 PROGRAM = '''
 import hashlib, re, socket, time
-from mqttd.plugins.budget import Budget
+from mqttd.plugins.calls.budget import Budget
 from mqttd.types import OK
 
 mine, other = socket.socketpair()

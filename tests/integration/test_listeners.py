@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from mqttd.admin.ctl import Client, CtlError
+from mqttd.admin.ctl.main import Client, CtlError
 from tests.support import packets as mq
 from tests.support import waiting
 from tests.support.broker import Broker, start_broker, to_toml

@@ -27,7 +27,7 @@ found = {}
 
 def secure(host):
     from twisted.internet.ssl import optionsForClientTLS
-    from mqttd.cluster.tls import roots_of
+    from mqttd.cluster.links.tls import roots_of
     return optionsForClientTLS(host, roots_of(asked["ca"]))
 
 async def main(reactor):

@@ -30,7 +30,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     made = start_broker(
         tmp_path_factory.mktemp("page"),
         admin={"page": {"enabled": True, "bind": "127.0.0.1:0"}},
-        program="from mqttd.admin import slow\nslow.FIRST = 0.01\nslow.MOST = 0.01\n",
+        program="from mqttd.admin.http import slow\nslow.FIRST = 0.01\nslow.MOST = 0.01\n",
     )
     try:
         yield made

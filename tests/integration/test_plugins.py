@@ -20,7 +20,7 @@ from typing import NamedTuple
 import pytest
 
 import mqttd
-from mqttd.admin.new_plugin import write_project
+from mqttd.admin.ctl.new_plugin import write_project
 from tests.support import packets as mq
 from tests.support.broker import start_broker
 from tests.support.client import RawClient
@@ -29,7 +29,7 @@ from tests.support.ctl import run
 ROOT = Path(__file__).parents[2]
 DEADLINE = 60.0  # seconds
 TWISTD = "from twisted.scripts.twistd import run; run()"
-CTL = "import sys; from mqttd.admin.ctl import main; sys.exit(main())"
+CTL = "import sys; from mqttd.admin.ctl.main import main; sys.exit(main())"
 
 Ctl = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -207,7 +207,7 @@ def plugin(tmp_path: Path) -> Iterator[Path]:
 
 def curl(tmp_path: Path, path: str) -> str:
     """GET over the broker's Unix socket."""
-    from mqttd.admin.ctl_client import _UnixConnection
+    from mqttd.admin.ctl.client import _UnixConnection
 
     connection = _UnixConnection(str(tmp_path / "data/mqttd.sock"), 20)
     try:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mqttd.admin.ctl import Client
+from mqttd.admin.ctl.main import Client
 from tests.support.broker import Broker, start_broker
 from tests.support.client import RawClient
 from tests.support.doors import KINDS, TRANSPORTS, dial, doors_of, start_with_doors

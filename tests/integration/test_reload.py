@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mqttd.admin.ctl_client import Client
+from mqttd.admin.ctl.client import Client
 from tests.faults import judge
 from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from mqttd.admin.ctl import Client
+from mqttd.admin.ctl.main import Client
 from tests.support import packets as mq
 from tests.support import waiting
 from tests.support.broker import start_broker

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from mqttd.admin.api_users import add_token
-from mqttd.admin.ctl_client import Client, CtlError
+from mqttd.admin.ctl.client import Client, CtlError
+from mqttd.admin.http.api_users import add_token
 from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker
 from tests.support.client import RawClient

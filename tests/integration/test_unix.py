@@ -13,7 +13,7 @@ from pathlib import Path
 import aiomqtt
 import pytest
 
-from mqttd.admin.ctl import Client
+from mqttd.admin.ctl.main import Client
 from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker
 from tests.support.client import RawClient

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from mqttd.admin.ctl_client import Client, CtlError
+from mqttd.admin.ctl.client import Client, CtlError
 from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker
 from tests.support.client import RawClient

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mqttd.admin.ctl_client import Client
+from mqttd.admin.ctl.client import Client
 from mqttd.workers.answers import ANSWERS
 from tests.integration.test_workers import id_at
 from tests.support import packets as mq

@@ -37,7 +37,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 def beside(socket: Path, *words: str) -> tuple[str, str]:
     """What a command writes to both of its outputs."""
-    command = [sys.executable, "-m", "mqttd.admin.ctl", "--socket", str(socket), *words]
+    command = [sys.executable, "-m", "mqttd.admin.ctl.main", "--socket", str(socket), *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     return done.stdout, done.stderr
 

@@ -6,12 +6,12 @@ Each sum is made anew from what is there: sessions, windows, queues, connections
 from __future__ import annotations
 
 from mqttd.broker.broker import Broker
-from mqttd.broker.retained import Retained
-from mqttd.broker.retainer import RetainedLevel, topic_weight
-from mqttd.session.account import AWAITING, CONNECTION, REPLAY, SESSION, filter_weight
-from mqttd.session.channel import Channel
+from mqttd.broker.retained.retained import Retained
+from mqttd.broker.retained.retainer import RetainedLevel, topic_weight
+from mqttd.session.channel.channel import Channel
 from mqttd.session.charged import flight_weight
-from mqttd.session.message import entry_weight
+from mqttd.session.ground.account import AWAITING, CONNECTION, REPLAY, SESSION, filter_weight
+from mqttd.session.ground.message import entry_weight
 
 __all__ = ["audit"]
 

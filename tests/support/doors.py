@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from mqttd.admin.ctl import Client
+from mqttd.admin.ctl.main import Client
 from tests.support.broker import Broker, start_broker
 from tests.support.certificates import Authority
 

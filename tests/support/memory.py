@@ -22,13 +22,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mqttd.broker.broker import Broker
-from mqttd.broker.seams import Ownership, SessionStore
+from mqttd.broker.ground.seams import Ownership, SessionStore
 from mqttd.codec.packets import Connack, Connect, Packet, Publish, Will
 from mqttd.codec.parser import Parser
 from mqttd.codec.properties import Properties
-from mqttd.plugins.hooks import Hooks
+from mqttd.plugins.calls.hooks import Hooks
+from mqttd.session.ground.settings import Settings
 from mqttd.session.session import Session
-from mqttd.session.settings import Settings
 from mqttd.testing.wire import Peer, Wire
 from mqttd.types import Action, AuthResult, ClientInfo
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import Connect, Publish, Subscribe, Subscription, Will
 from mqttd.codec.serializer import serialize
-from mqttd.session.settings import NEVER, Settings
+from mqttd.session.ground.settings import NEVER, Settings
 from tests.support.memory import MemoryBroker, MemoryClient
 
 __all__ = ["SHAPES", "main"]

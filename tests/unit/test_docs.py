@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from mqttd.access.acl_conf import read_acl
-from mqttd.broker.points import POINTS
+from mqttd.access.acl.conf import read_acl
+from mqttd.broker.hooks.points import POINTS
 from mqttd.config.load import load
-from mqttd.plugins.hooks import Hooks
-from mqttd.session.channel import STATES
-from mqttd.session.message import Message
+from mqttd.plugins.calls.hooks import Hooks
+from mqttd.session.channel.channel import STATES
+from mqttd.session.ground.message import Message
 from mqttd.types import OK, STOP
 
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from mqttd.admin import ctl
+from mqttd.admin.ctl import main as ctl
 from mqttd.config.load import from_tables
 from mqttd.config.schema import Config
 from mqttd.options import Options

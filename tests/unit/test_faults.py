@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mqttd.faults import Faults
-from mqttd.plugins.budget import UNBOUNDED, Budget
-from mqttd.plugins.groups.access import PluginFailed
+from mqttd.plugins.calls.budget import UNBOUNDED, Budget
+from mqttd.plugins.handle.access import PluginFailed
 
 
 class Lines:

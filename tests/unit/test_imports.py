@@ -5,8 +5,8 @@
              <- mesh <- {workers, cluster} <- service, embed
 
 Parts on one line do not import one another. Everyone may import what crosses the borders:
-`mqttd.interfaces`, `mqttd.types` and `mqttd.config.schema`. Within a part no modules import one
-another in a circle either, not even for type checking only.
+`mqttd.interfaces`, `mqttd.types` and `mqttd.config.schema`. Within a part no modules, and no
+folders of them, import one another in a circle either, not even for type checking only.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SHARED = {"mqttd.interfaces", "mqttd.types", "mqttd.config.schema"}
 
 # A program beside the broker, which reads the configuration and the password file itself.
 PROGRAMS = {
-    "mqttd.admin.ctl": {"mqttd.config.files"},
+    "mqttd.admin.ctl.main": {"mqttd.config.files"},
     # What `mqttd.service` is where there is one process.
     "mqttd.workers.supervisor": {
         "mqttd.options",
@@ -50,17 +50,17 @@ PROGRAMS = {
         "mqttd.control",
     },
     "mqttd.workers.configuring": {"mqttd.config.plan"},
-    "mqttd.admin.ctl_client": {"mqttd.config.load", "mqttd.config.files"},
-    "mqttd.admin.ctl_join": {
-        "mqttd.cluster.etcd",
+    "mqttd.admin.ctl.client": {"mqttd.config.load", "mqttd.config.files"},
+    "mqttd.admin.ctl.join": {
+        "mqttd.cluster.etcd.client",
         "mqttd.cluster.probe",
         "mqttd.config.files",
         "mqttd.config.load",
         "mqttd.options",
     },
-    "mqttd.admin.ctl_init": {"mqttd.config.files"},
-    "mqttd.admin.ctl_import": {
-        "mqttd.access.mosquitto_roles",
+    "mqttd.admin.ctl.init": {"mqttd.config.files"},
+    "mqttd.admin.ctl.importing": {
+        "mqttd.access.roles.mosquitto",
         "mqttd.config.load",
         "mqttd.config.mosquitto",
         "mqttd.storage.database",
@@ -68,8 +68,8 @@ PROGRAMS = {
         "mqttd.storage.place",
         "mqttd.storage.transfer",
     },
-    "mqttd.admin.ctl_events": {"mqttd.pipeline.log.tools"},
-    "mqttd.admin.ctl_store": {
+    "mqttd.admin.ctl.events": {"mqttd.pipeline.log.tools"},
+    "mqttd.admin.ctl.store": {
         "mqttd.storage.database",
         "mqttd.storage.lines",
         "mqttd.storage.place",
@@ -77,9 +77,9 @@ PROGRAMS = {
         "mqttd.storage.transfer",
         "mqttd.workers.resharding",
     },
-    "mqttd.admin.ctl_files": {"mqttd.storage.database", "mqttd.storage.lines"},
-    "mqttd.admin.ctl_replay": {"mqttd.pipeline"},
-    "mqttd.admin.ctl_acl": {"mqttd.access.acl_rules", "mqttd.access.lint"},
+    "mqttd.admin.ctl.files": {"mqttd.storage.database", "mqttd.storage.lines"},
+    "mqttd.admin.ctl.replay": {"mqttd.pipeline"},
+    "mqttd.admin.ctl.acl": {"mqttd.access.acl.rules", "mqttd.access.acl.lint"},
 }
 
 PURE = {"codec", "session"}  # no reactor, no clock, no socket, no logging
@@ -216,6 +216,29 @@ def test_what_is_a_circle() -> None:
     assert circles(arrows) == [{"a.b", "a.c", "a.d"}]
 
 
+def rooms(arrows: list[Import]) -> list[Import]:
+    """The arrows between the rooms of a part: its folders, and what stands beside them."""
+    folders = {module_name(path.parent) for path in (ROOT / "mqttd").rglob("__init__.py")}
+
+    def room(name: str) -> str:
+        while name and name not in folders:
+            name = name.rpartition(".")[0]
+        return name + "." if name else ""
+
+    return [
+        Import(arrow.file, arrow.line, source, goal)
+        for arrow in arrows
+        if not arrow.module.endswith(".__main__")
+        if (source := room(arrow.module)) and (goal := room(arrow.target))
+        if source.split(".")[1:2] == goal.split(".")[1:2]
+    ]
+
+
+def test_no_rooms_of_a_part_import_one_another_in_a_circle() -> None:
+    wrong = [" <-> ".join(sorted(circle)) for circle in circles(rooms(tree("mqttd")))]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_no_module_is_longer_than_one_idea_takes() -> None:
     long = {
         str(path.relative_to(ROOT)): lines
@@ -272,19 +295,19 @@ def test_types_need_the_standard_library_only() -> None:
     [
         ("mqttd.session.session", "mqttd.codec.packets.Publish", False),
         ("mqttd.codec.parser", "mqttd.session.session", True),
-        ("mqttd.session.session", "mqttd.broker.router", True),
+        ("mqttd.session.session", "mqttd.broker.routing.router", True),
         ("mqttd.broker.broker", "mqttd.session.session", False),
         ("mqttd.broker.broker", "mqttd.access.chain", True),
         ("mqttd.access.chain", "mqttd.storage.memory", True),
-        ("mqttd.access.username", "mqttd.secrets.passwords", False),
+        ("mqttd.access.auth.username", "mqttd.secrets.passwords", False),
         ("mqttd.net.sockets", "mqttd.codec.topic", True),
         ("mqttd.access.chain", "mqttd.config.schema.AuthConfig", False),
         ("mqttd.access.chain", "mqttd.config.load", True),
         ("mqttd.broker.broker", "mqttd.interfaces.IRegistry", False),
         ("mqttd.transports.engine", "mqttd.service", True),
         ("mqttd.service", "mqttd.transports.engine", False),
-        ("mqttd.types", "mqttd.broker.points", True),
-        ("mqttd.admin.ctl_client", "mqttd.config.load.load", False),
+        ("mqttd.types", "mqttd.broker.hooks.points", True),
+        ("mqttd.admin.ctl.client", "mqttd.config.load.load", False),
         ("mqttd.admin.api", "mqttd.config.load.load", True),
     ],
 )

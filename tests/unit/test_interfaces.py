@@ -11,12 +11,12 @@ from zope.interface.verify import verifyClass, verifyObject
 
 from mqttd import interfaces
 from mqttd.access.acl_module import AclFile
-from mqttd.access.anonymous import Anonymous
-from mqttd.access.certificate import CertificateName
-from mqttd.access.clientid import Clientid
-from mqttd.access.jwt import Jwt
-from mqttd.access.scram import Scram
-from mqttd.access.username import Username
+from mqttd.access.auth.anonymous import Anonymous
+from mqttd.access.auth.certificate import CertificateName
+from mqttd.access.auth.clientid import Clientid
+from mqttd.access.auth.jwt import Jwt
+from mqttd.access.auth.scram import Scram
+from mqttd.access.auth.username import Username
 from mqttd.interfaces import (
     IAccessControl,
     IAccessExplainer,

@@ -21,12 +21,12 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import LogPublisher, capturedLogs
 from twisted.python.failure import Failure
 
-from mqttd.broker.points import Point
+from mqttd.broker.hooks.points import Point
 from mqttd.config.load import ConfigError, load
 from mqttd.config.options import OPTIONS, Option
 from mqttd.config.plan import option_of, values
 from mqttd.config.schema import Config
-from mqttd.monitor.log_level import LogLevelFilter
+from mqttd.monitor.log.filter import LogLevelFilter
 from mqttd.reload import Reload, ReloadError
 from mqttd.secrets.passwords import Cost, hash_password
 from mqttd.service import MqttdService

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mqttd.admin import ctl
+from mqttd.admin.ctl import main as ctl
 from mqttd.config.files import initialize
 from mqttd.service import Options
 

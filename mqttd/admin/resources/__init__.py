@@ -1,1 +1,1 @@
-"""The resources of the HTTP interface; each declares its routes (`mqttd.admin.route`)."""
+"""The resources of the HTTP interface; each declares its routes (`mqttd.admin.http.route`)."""

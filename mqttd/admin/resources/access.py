@@ -16,10 +16,10 @@ from msgspec import Meta, Struct
 from twisted.internet.defer import Deferred, ensureDeferred
 from twisted.python.failure import Failure
 
-from mqttd.admin.checks import checked_address, checked_listener, checked_topic
-from mqttd.admin.parts import Json, Parts
-from mqttd.admin.requests import ADMINISTRATOR, VIEWER, ApiError
-from mqttd.admin.route import Ask, get, post
+from mqttd.admin.http.checks import checked_address, checked_listener, checked_topic
+from mqttd.admin.http.parts import Json, Parts
+from mqttd.admin.http.requests import ADMINISTRATOR, VIEWER, ApiError
+from mqttd.admin.http.route import Ask, get, post
 from mqttd.codec.topic import split_shared, validate_topic_name
 from mqttd.readmodel.slices import Slice
 from mqttd.types import Action, ClientInfo

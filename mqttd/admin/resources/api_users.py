@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from mqttd.admin.api_users import (
+from mqttd.admin.http.api_users import (
     ApiUserError,
     add_token,
     add_user,
@@ -21,9 +21,9 @@ from mqttd.admin.api_users import (
     delete_user,
     read,
 )
-from mqttd.admin.parts import Parts
-from mqttd.admin.requests import ADMINISTRATOR, ApiError
-from mqttd.admin.route import Ask, delete, get, post
+from mqttd.admin.http.parts import Parts
+from mqttd.admin.http.requests import ADMINISTRATOR, ApiError
+from mqttd.admin.http.route import Ask, delete, get, post
 
 __all__ = ["ApiUsers"]
 

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 from twisted.internet.defer import Deferred
 
-from mqttd.admin.parts import Parts
-from mqttd.admin.requests import ApiError
-from mqttd.admin.route import Ask, delete, get, post
-from mqttd.broker.bans import BanError
+from mqttd.admin.http.parts import Parts
+from mqttd.admin.http.requests import ApiError
+from mqttd.admin.http.route import Ask, delete, get, post
+from mqttd.broker.rights.bans import BanError
 
 __all__ = ["Bans"]
 

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct
 
-from mqttd.admin.checks import checked_listener, checked_topic
-from mqttd.admin.parts import Parts
-from mqttd.admin.requests import ApiError
-from mqttd.admin.route import Ask, delete, get
+from mqttd.admin.http.checks import checked_listener, checked_topic
+from mqttd.admin.http.parts import Parts
+from mqttd.admin.http.requests import ApiError
+from mqttd.admin.http.route import Ask, delete, get
 from mqttd.codec import reasons
 from mqttd.readmodel.clients import ClientPage, ClientView, Wish
 

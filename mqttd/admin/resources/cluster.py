@@ -8,10 +8,10 @@ from typing import Annotated, Any, Final
 from msgspec import Meta, Struct
 from twisted.internet.defer import Deferred
 
-from mqttd.admin.parts import Parts
-from mqttd.admin.requests import ADMINISTRATOR, ApiError
+from mqttd.admin.http.parts import Parts
+from mqttd.admin.http.requests import ADMINISTRATOR, ApiError
+from mqttd.admin.http.route import Ask, get, post
 from mqttd.admin.resources.drain import check_reference
-from mqttd.admin.route import Ask, get, post
 from mqttd.config.schema.node import NODE_NAME
 
 __all__ = ["ClusterResource"]

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct
 
-from mqttd.admin.parts import Parts
-from mqttd.admin.requests import ADMINISTRATOR, ApiError
-from mqttd.admin.route import Ask, delete, get, post
+from mqttd.admin.http.parts import Parts
+from mqttd.admin.http.requests import ADMINISTRATOR, ApiError
+from mqttd.admin.http.route import Ask, delete, get, post
 
 __all__ = ["DrainResource", "check_reference"]
 

@@ -18,10 +18,10 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from mqttd.admin.parts import Parts
-from mqttd.admin.requests import ApiError
-from mqttd.admin.route import Ask, get
-from mqttd.admin.streams import Streams
+from mqttd.admin.doors.streams import Streams
+from mqttd.admin.http.parts import Parts
+from mqttd.admin.http.requests import ApiError
+from mqttd.admin.http.route import Ask, get
 from mqttd.readmodel.feed import KINDS
 
 __all__ = ["Events", "wanted_of"]

@@ -6,9 +6,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from mqttd.admin.parts import Json, Parts
-from mqttd.admin.route import Ask, get
-from mqttd.broker.points import POINTS
+from mqttd.admin.http.parts import Json, Parts
+from mqttd.admin.http.route import Ask, get
+from mqttd.broker.hooks.points import POINTS
 
 __all__ = ["Hooks"]
 

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from mqttd.admin.audit import AuditEntry
-from mqttd.admin.parts import Parts
-from mqttd.admin.requests import ADMINISTRATOR, ApiError
-from mqttd.admin.route import Ask, delete, get
+from mqttd.admin.http.audit import AuditEntry
+from mqttd.admin.http.parts import Parts
+from mqttd.admin.http.requests import ADMINISTRATOR, ApiError
+from mqttd.admin.http.route import Ask, delete, get
 from mqttd.readmodel.holders import SlowSubscribers
 from mqttd.readmodel.pages import DEFAULT_LIMIT, Limit
 

@@ -12,9 +12,9 @@ from msgspec import Struct, field
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from mqttd.admin.parts import Json, Parts
-from mqttd.admin.requests import ADMINISTRATOR, ApiError
-from mqttd.admin.route import Ask, get, post
+from mqttd.admin.http.parts import Json, Parts
+from mqttd.admin.http.requests import ADMINISTRATOR, ApiError
+from mqttd.admin.http.route import Ask, get, post
 from mqttd.types import PluginError
 
 __all__ = ["Plugins"]

@@ -14,10 +14,10 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from mqttd.admin.parts import Parts
-from mqttd.admin.requests import ApiError
-from mqttd.admin.route import Ask, post
-from mqttd.broker.local import publish
+from mqttd.admin.http.parts import Parts
+from mqttd.admin.http.requests import ApiError
+from mqttd.admin.http.route import Ask, post
+from mqttd.broker.publish.local import publish
 from mqttd.codec import properties as prop
 from mqttd.codec import reasons
 from mqttd.codec.reasons import MqttError

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, to_builtins
 
-from mqttd.admin.parts import Parts
-from mqttd.admin.requests import ApiError
-from mqttd.admin.route import Ask, delete, get
+from mqttd.admin.http.parts import Parts
+from mqttd.admin.http.requests import ApiError
+from mqttd.admin.http.route import Ask, delete, get
 from mqttd.readmodel.pages import DEFAULT_LIMIT, Limit
 from mqttd.readmodel.retained import Forgotten, RetainedMessage, RetainedPage
 

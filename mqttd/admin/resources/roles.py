@@ -9,10 +9,10 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 from twisted.internet.defer import Deferred
 
-from mqttd.admin.parts import Parts
-from mqttd.admin.requests import ADMINISTRATOR, ApiError
-from mqttd.admin.route import Ask, delete, get, post
-from mqttd.broker.roles import Change, Group, Member, Role, RoleError
+from mqttd.admin.http.parts import Parts
+from mqttd.admin.http.requests import ADMINISTRATOR, ApiError
+from mqttd.admin.http.route import Ask, delete, get, post
+from mqttd.broker.ground.roles import Change, Group, Member, Role, RoleError
 from mqttd.readmodel.pages import DEFAULT_LIMIT, Limit, read_cursor, write_cursor
 from mqttd.types import StoreFull
 

@@ -20,11 +20,11 @@ from msgspec import Meta, Struct
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from mqttd.admin.first import without_token
-from mqttd.admin.parts import Json, Parts
-from mqttd.admin.requests import ADMINISTRATOR, VIEWER, ApiError
-from mqttd.admin.route import Ask, get, post
-from mqttd.admin.tags import matches
+from mqttd.admin.http.first import without_token
+from mqttd.admin.http.parts import Json, Parts
+from mqttd.admin.http.requests import ADMINISTRATOR, VIEWER, ApiError
+from mqttd.admin.http.route import Ask, get, post
+from mqttd.admin.http.tags import matches
 
 __all__ = ["Configuration", "Logging", "Store"]
 

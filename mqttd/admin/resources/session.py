@@ -7,10 +7,10 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 from twisted.internet.defer import Deferred
 
-from mqttd.admin.logins import Logins
-from mqttd.admin.parts import Parts
-from mqttd.admin.requests import ApiError, caller_of
-from mqttd.admin.route import Ask, delete, get, post
+from mqttd.admin.http.logins import Logins
+from mqttd.admin.http.parts import Parts
+from mqttd.admin.http.requests import ApiError, caller_of
+from mqttd.admin.http.route import Ask, delete, get, post
 
 __all__ = ["Session"]
 

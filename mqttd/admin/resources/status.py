@@ -15,9 +15,9 @@ from typing import Any
 from msgspec import Struct
 
 from mqttd import __version__, compiled
-from mqttd.admin.health import exposition
-from mqttd.admin.parts import Json, Parts
-from mqttd.admin.route import Ask, get
+from mqttd.admin.doors.health import exposition
+from mqttd.admin.http.parts import Json, Parts
+from mqttd.admin.http.route import Ask, get
 from mqttd.readmodel.figures import Reading
 
 __all__ = ["Status"]

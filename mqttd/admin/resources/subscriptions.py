@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from mqttd.admin.checks import checked_topic
-from mqttd.admin.parts import Parts
-from mqttd.admin.requests import ApiError
-from mqttd.admin.route import Ask, delete, get, post
+from mqttd.admin.http.checks import checked_topic
+from mqttd.admin.http.parts import Parts
+from mqttd.admin.http.requests import ApiError
+from mqttd.admin.http.route import Ask, delete, get, post
 from mqttd.codec import reasons
 from mqttd.codec.packets import Subscription
 from mqttd.codec.reasons import MqttError

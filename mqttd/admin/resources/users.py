@@ -13,9 +13,9 @@ from msgspec import Meta, Struct
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from mqttd.admin.parts import Parts
-from mqttd.admin.requests import ADMINISTRATOR, ApiError
-from mqttd.admin.route import Ask, delete, get, post
+from mqttd.admin.http.parts import Parts
+from mqttd.admin.http.requests import ADMINISTRATOR, ApiError
+from mqttd.admin.http.route import Ask, delete, get, post
 from mqttd.secrets.users import add_user, delete_user, read_users
 
 __all__ = ["Users"]

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 from twisted.internet.defer import Deferred
 
-from mqttd.admin.checks import checked_topic
-from mqttd.admin.parts import Parts
-from mqttd.admin.requests import ApiError
-from mqttd.admin.route import Ask, delete, get, post
+from mqttd.admin.http.checks import checked_topic
+from mqttd.admin.http.parts import Parts
+from mqttd.admin.http.requests import ApiError
+from mqttd.admin.http.route import Ask, delete, get, post
 from mqttd.readmodel.why import REASONS, Life, Lives
 
 __all__ = ["Whys"]

@@ -20,12 +20,12 @@ from twisted.logger import ILogObserver, formatEvent
 from zope.interface import implementer
 
 from mqttd.config.schema import Log as Settings
+from mqttd.monitor.log.filter import LogLevelFilter
 from mqttd.monitor.log.levels import LEVELS, Levels
 from mqttd.monitor.log.lines import Journal, Json, Lines, Text
 from mqttd.monitor.log.tail import Tail
 from mqttd.monitor.log.targets import FileTarget, JournalTarget, StreamTarget, Target
 from mqttd.monitor.log.writer import Writer
-from mqttd.monitor.log_level import LogLevelFilter
 
 __all__ = ["Log", "LogError", "log_for", "target_of"]
 

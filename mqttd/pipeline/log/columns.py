@@ -44,9 +44,9 @@ from mqttd.pipeline.log.parts import (
 )
 from mqttd.pipeline.log.payloads import Payloads
 from mqttd.pipeline.log.schema import CODES
-from mqttd.session.message import Message
-from mqttd.session.notes import Notes
-from mqttd.session.runs import Run, goes_on
+from mqttd.session.ground.message import Message
+from mqttd.session.ground.runs import Run, goes_on
+from mqttd.session.publish.notes import Notes
 
 __all__ = ["Columns"]
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from mqttd.codec.frame import ONE_BYTE
 from mqttd.pipeline.log.blocks import HAS_PAYLOAD, HAS_QOS, HAS_SIZE, RETAIN
-from mqttd.session.runs import Run
+from mqttd.session.ground.runs import Run
 
 __all__ = [
     "Part",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import re
 
-from mqttd.access.acl_terms import (
+from mqttd.access.acl.terms import (
     All,
     And,
     Client,

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zope.interface import implementer
 
-from mqttd.access.acl_asked import Condition
-from mqttd.access.acl_classes import ASK, MAX_CLASSES, MAX_CONDITIONS, Classes
+from mqttd.access.acl.asked import Condition
+from mqttd.access.acl.classes import ASK, MAX_CLASSES, MAX_CONDITIONS, Classes
+from mqttd.access.acl.rules import AclRules
+from mqttd.access.acl.topics import Side
 from mqttd.access.acl_module import AclFile
-from mqttd.access.acl_rules import AclRules
-from mqttd.access.acl_topics import Side
 from mqttd.access.authorization import Authorization
 from mqttd.access.by_listener import AccessByListener
 from mqttd.access.chain import AccessControl

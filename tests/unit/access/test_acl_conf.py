@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqttd.access.acl_conf import (
+from mqttd.access.acl.conf import (
     AclSyntaxError,
     parse_acl,
     read_acl,
 )
-from mqttd.access.acl_terms import (
+from mqttd.access.acl.linear_re import LinearRe
+from mqttd.access.acl.terms import (
     All,
     And,
     Client,
@@ -28,7 +29,6 @@ from mqttd.access.acl_terms import (
     User,
     Who,
 )
-from mqttd.access.linear_re import LinearRe
 
 BOTH = frozenset({"publish", "subscribe"})
 PUBLISH = frozenset({"publish"})

@@ -16,8 +16,8 @@ import time
 
 import pytest
 
-from mqttd.access.acl_rules import AclRules
-from mqttd.access.explain import reason, steps
+from mqttd.access.acl.explain import reason, steps
+from mqttd.access.acl.rules import AclRules
 from mqttd.types import Action, ClientInfo
 from tests.unit.access import reference
 

@@ -15,18 +15,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqttd.access import reverse
-from mqttd.access.acl_conf import AclSyntaxError
-from mqttd.access.acl_rules import AclRules
+from mqttd.access.acl import reverse
+from mqttd.access.acl.conf import AclSyntaxError
+from mqttd.access.acl.filters import covers, meet
+from mqttd.access.acl.lint import lint
+from mqttd.access.acl.rules import AclRules
+from mqttd.access.acl.shadow import MAX_PAIRS, SAMPLE_SECONDS, Shadow
 from mqttd.access.authorization import Authorization, PromoteError
 from mqttd.access.chain import AccessControl
 from mqttd.access.child import Looking
 from mqttd.access.diff import Difference, Held
-from mqttd.access.filters import covers, meet
-from mqttd.access.lint import lint
 from mqttd.access.process import RulesError, RulesProcess
 from mqttd.access.questions import AclQuestions
-from mqttd.access.shadow import MAX_PAIRS, SAMPLE_SECONDS, Shadow
 from mqttd.codec.topic import match
 from mqttd.config.schema import Acl, AclShadow, Auth, Config
 from mqttd.types import Action, ClientInfo, Decision, Verdict

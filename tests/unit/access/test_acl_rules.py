@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqttd.access.acl_conf import AclSyntaxError
+from mqttd.access.acl.conf import AclSyntaxError
+from mqttd.access.acl.rules import AclRules
+from mqttd.access.acl.who import parse_address
 from mqttd.access.acl_module import AclFile
-from mqttd.access.acl_rules import AclRules
-from mqttd.access.acl_who import parse_address
 from mqttd.codec.topic import match
 from mqttd.types import Action, ClientInfo, Verdict
 from tests.unit.access import reference

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mqttd.access.anonymous import Anonymous
+from mqttd.access.auth.anonymous import Anonymous
+from mqttd.access.auth.who import warning, who_may_connect
 from mqttd.access.chain import AccessControl
-from mqttd.access.who import warning, who_may_connect
 from mqttd.config.schema import Acl, Auth, Config, UsernameAuth
 from mqttd.net.addresses import is_loopback
 from mqttd.secrets.passwords import hash_password

@@ -10,7 +10,7 @@ from twisted.internet.error import TimeoutError as UserTimeout
 from twisted.python.failure import Failure
 from twisted.web.client import ResponseNeverReceived
 
-from mqttd.access.back_end import words_of
+from mqttd.access.auth.back_end import words_of
 from mqttd.types import PluginError
 
 

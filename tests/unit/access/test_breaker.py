@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttd.access.breaker import CLOSED, HALF_OPEN, OPEN, Breaker
+from mqttd.access.auth.breaker import CLOSED, HALF_OPEN, OPEN, Breaker
 
 
 def breaker(failures: int = 3) -> Breaker:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mqttd.access.certificate import CertificateName
+from mqttd.access.auth.certificate import CertificateName
 from mqttd.types import AUTH_IGNORE, AuthError, AuthOk, ClientInfo
 
 

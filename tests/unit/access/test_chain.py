@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
 from zope.interface import Invalid, implementer
 
-from mqttd.access.acl_conf import AclSyntaxError
+from mqttd.access.acl.conf import AclSyntaxError
 from mqttd.access.chain import AccessControl, AclReloadError, UnknownModule
 from mqttd.config.load import from_tables
 from mqttd.config.schema import Acl, Auth, Config, UsernameAuth

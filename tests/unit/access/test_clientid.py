@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from argon2 import PasswordHasher
 
-from mqttd.access.clientid import Clientid, add_client
+from mqttd.access.auth.clientid import Clientid, add_client
 from mqttd.secrets.lines import PasswordFileError
 from mqttd.types import AUTH_IGNORE, AUTH_OK, AuthError, ClientInfo
 

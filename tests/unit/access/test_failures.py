@@ -12,9 +12,9 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from zope.interface import implementer
 
-from mqttd.access import failures as module
+from mqttd.access.auth import failures as module
+from mqttd.access.auth.failures import Failures
 from mqttd.access.chain import AccessControl
-from mqttd.access.failures import Failures
 from mqttd.config.schema import Acl, Auth, AuthFailures, Config
 from mqttd.interfaces import IAuthenticator
 from mqttd.types import AUTH_OK, AuthError, AuthResult, ClientInfo

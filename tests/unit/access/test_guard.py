@@ -11,8 +11,8 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
 from zope.interface import implementer
 
-from mqttd.access import answer_cache
-from mqttd.access.answer_cache import AnswerCache
+from mqttd.access.auth import answer_cache
+from mqttd.access.auth.answer_cache import AnswerCache
 from mqttd.access.chain import AccessControl
 from mqttd.config.schema import Acl, Auth, AuthBackend, AuthFailures, Config, Plugins
 from mqttd.interfaces import IAuthenticator

@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from mqttd.access.jwks import KeySet, KeySetError
-from mqttd.access.jwt import Jwt, acl_text
+from mqttd.access.auth.jwks import KeySet, KeySetError
+from mqttd.access.auth.jwt import Jwt, acl_text
 from mqttd.config.schema import JwtAuth
 from mqttd.types import AUTH_IGNORE, AuthError, AuthOk, ClientInfo
 
@@ -213,7 +213,7 @@ def test_a_topic_in_a_token_cannot_become_a_rule() -> None:
     assert acl_text({"pub": ['a"]}. {allow, all}. %']}) == (
         '{allow, all, publish, ["a\\"]}. {allow, all}. %"]}.'
     )
-    from mqttd.access.acl_conf import parse_acl
+    from mqttd.access.acl.conf import parse_acl
 
     for topic in ('"', "\\", '\\"', 'x"]}.{allow,all}.'):
         (rule,) = parse_acl(acl_text({"pub": [topic]}))

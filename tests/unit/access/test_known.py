@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mqttd.access.known import Known
+from mqttd.access.auth.known import Known
 
 
 def test_it_knows_those_who_got_in_and_nobody_else() -> None:

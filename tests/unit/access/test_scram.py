@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttd.access.scram import Scram
+from mqttd.access.auth.scram import Scram
 from mqttd.secrets.lines import PasswordFileError
 from mqttd.secrets.scram import (
     Keys,
@@ -191,7 +191,7 @@ def test_the_proof_is_compared_in_constant_time(
         compared.append(b)
         return real(a, b)
 
-    monkeypatch.setattr("mqttd.access.scram.hmac.compare_digest", spy)
+    monkeypatch.setattr("mqttd.access.auth.scram.hmac.compare_digest", spy)
     log_in(scram(file), "user", "wrong")
     assert make_keys("pencil", 4096, SALT).stored_key in compared
 

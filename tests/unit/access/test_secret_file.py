@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from twisted.internet.task import Clock
 
-from mqttd.access.secret_file import SecretFile
-from mqttd.access.username import Username
+from mqttd.access.auth.secret_file import SecretFile
+from mqttd.access.auth.username import Username
 from mqttd.secrets import lines, passwords
 from mqttd.secrets.files import replace_file
 from mqttd.secrets.lines import PasswordFileError

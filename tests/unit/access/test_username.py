@@ -14,7 +14,7 @@ import pytest
 from argon2 import PasswordHasher
 from twisted.internet.defer import Deferred
 
-from mqttd.access.username import Username
+from mqttd.access.auth.username import Username
 from mqttd.secrets import passwords as module
 from mqttd.secrets.lines import PasswordFileError, PasswordFileWarning
 from mqttd.secrets.passwords import hash_password
@@ -374,7 +374,7 @@ def test_a_stored_hash_of_the_empty_password_is_warned_of(tmp_path: Path, hashed
 def test_where_the_start_has_no_time_for_it_the_log_in_tells(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mqttd.access.username.with_empty_password", lambda hashes: [])
+    monkeypatch.setattr("mqttd.access.auth.username.with_empty_password", lambda hashes: [])
     path = tmp_path / "users.conf"
     path.write_text(f"nobody:{hash_password('')}\nalice:{hash_password('wonder')}\n")
     path.chmod(0o600)

@@ -12,9 +12,9 @@ from mqttd.codec.packets import Connect, Packet, Subscribe, Subscription
 from mqttd.codec.parser import Parser
 from mqttd.codec.serializer import serialize
 from mqttd.config.load import load
-from mqttd.plugins.hooks import Hooks
-from mqttd.session.channel import Channel
-from mqttd.session.settings import Settings
+from mqttd.plugins.calls.hooks import Hooks
+from mqttd.session.channel.channel import Channel
+from mqttd.session.ground.settings import Settings
 from mqttd.transports.stream import StreamEdge
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from mqttd.admin import ctl, ctl_acl
+from mqttd.admin.ctl import acl as ctl_acl
+from mqttd.admin.ctl import main as ctl
 from mqttd.broker.broker import Broker
 from mqttd.codec.packets import Publish
 from tests.unit.admin.node import MemoryClient, make_broker

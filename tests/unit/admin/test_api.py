@@ -17,12 +17,12 @@ from twisted.internet.defer import Deferred, maybeDeferred, succeed
 from twisted.web.resource import Resource
 
 from mqttd.admin.api import _ANY_TEXT, Api
-from mqttd.admin.parts import Parts
-from mqttd.admin.server import LocalDoor
-from mqttd.admin.tags import matches
-from mqttd.broker.bans import Bans
+from mqttd.admin.doors.server import LocalDoor
+from mqttd.admin.http.parts import Parts
+from mqttd.admin.http.tags import matches
 from mqttd.broker.broker import Broker
-from mqttd.broker.drawers import Drawers
+from mqttd.broker.ground.drawers import Drawers
+from mqttd.broker.rights.bans import Bans
 from mqttd.cluster.apart import MINORITY, PUT_OUT, Apart
 from mqttd.codec.packets import Disconnect, Publish
 from mqttd.config.schema import Cluster
@@ -30,7 +30,7 @@ from mqttd.config.schema import Log as LogSettings
 from mqttd.monitor.log.service import Log
 from mqttd.monitor.log.targets import StreamTarget
 from mqttd.readmodel.model import Model
-from mqttd.session.metrics import COUNTERS
+from mqttd.session.ground.metrics import COUNTERS
 from mqttd.types import OK, STOP
 from tests.unit.admin.node import MemoryClient, make_broker
 
@@ -348,7 +348,7 @@ def test_levels_of_the_log_change_while_it_is_written(ask: Door) -> None:
     assert {"to", "waiting_bytes", "lines", "dropped", "fault"} <= told.keys()
     status, told = ask("POST", "/log/level", {"module": "mqttd.access", "level": "debug"})
     assert status == 200 and told["modules"] == {"mqttd.access": "debug"}
-    assert written.admits("mqttd.access.jwt", "debug")
+    assert written.admits("mqttd.access.auth.jwt", "debug")
     for level in ("debug", None):
         status, told = ask("POST", "/log/level", {"module": "mqttd.acess", "level": level})
         assert status == 400 and "did you mean 'mqttd.access'" in told["detail"]

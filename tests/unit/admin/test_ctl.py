@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mqttd.admin import ctl, ctl_print
+from mqttd.admin.ctl import main as ctl
+from mqttd.admin.ctl import printing as ctl_print
 
 
 @pytest.fixture
@@ -215,7 +216,7 @@ def test_a_node_that_leaves_says_each_thing_once(
         return {"stays": 0}
 
     monkeypatch.setattr(ctl.Client, "request", request)
-    monkeypatch.setattr("mqttd.admin.ctl_cluster.time.sleep", lambda _: None)
+    monkeypatch.setattr("mqttd.admin.ctl.cluster.time.sleep", lambda _: None)
     assert ctl.main(["--socket", "s", "cluster", "leave"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "3 clients still here",

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from mqttd.admin.ctl import main
+from mqttd.admin.ctl.main import main
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mqttd.admin import ctl
+from mqttd.admin.ctl import main as ctl
 
 
 def words(

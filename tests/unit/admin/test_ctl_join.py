@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mqttd.admin import ctl
+from mqttd.admin.ctl import main as ctl
 from mqttd.config.load import load
 from tests.support.certificates import Authority
 from tests.support.servers import free_port

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mqttd.admin import ctl
-from mqttd.admin.ctl_plugins import spelled_out
+from mqttd.admin.ctl import main as ctl
+from mqttd.admin.ctl.plugins import spelled_out
 
 KNOWN = ["status", "plugins", "publish"]
 

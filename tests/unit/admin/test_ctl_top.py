@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from mqttd.admin import ctl
-from mqttd.admin.ctl_top import rates, screen
+from mqttd.admin.ctl import main as ctl
+from mqttd.admin.ctl.top import rates, screen
 
 BEFORE = {
     "counters": {"messages_sent": 100, "dropped_expired": 1, "cpu_seconds": 1.0, "began_anew": 9},

@@ -9,7 +9,7 @@ import pytest
 from twisted.internet.testing import MemoryReactor
 from twisted.web.resource import Resource
 
-from mqttd.admin.door import AddressError, DoorError, DoorService, certificate_options
+from mqttd.admin.doors.door import AddressError, DoorError, DoorService, certificate_options
 from mqttd.config.load import load
 from mqttd.config.schema import AdminPage, AdminTcp
 from mqttd.options import StartError, check_files

@@ -9,9 +9,9 @@ import pytest
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.task import Clock
 
-from mqttd.admin.api_users import ApiUsers, add_token, add_user, read
-from mqttd.admin.first import LASTS, FirstUser
-from mqttd.admin.requests import ApiError
+from mqttd.admin.http.api_users import ApiUsers, add_token, add_user, read
+from mqttd.admin.http.first import LASTS, FirstUser
+from mqttd.admin.http.requests import ApiError
 
 PASSWORD = "correct horse"
 

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from mqttd.admin import first, logins, parts, streams
 from mqttd.admin.api import Api
-from mqttd.admin.openapi import HEADERS, document
-from mqttd.admin.parts import Parts
-from mqttd.admin.route import Route, routes_of
+from mqttd.admin.doors import streams
+from mqttd.admin.http import first, logins, parts
+from mqttd.admin.http.openapi import HEADERS, document
+from mqttd.admin.http.parts import Parts
+from mqttd.admin.http.route import Route, routes_of
 from mqttd.workers.front import Front
 from tests.unit.admin.node import make_broker
 

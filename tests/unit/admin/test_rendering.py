@@ -20,10 +20,10 @@ from twisted.web.resource import IResource
 from zope.interface import implementer
 
 from mqttd.admin.api import Api
-from mqttd.admin.parts import Parts
-from mqttd.admin.requests import LOCAL, Caller, set_caller
-from mqttd.admin.site import site_of
-from mqttd.admin.streams import EVERY
+from mqttd.admin.doors.site import site_of
+from mqttd.admin.doors.streams import EVERY
+from mqttd.admin.http.parts import Parts
+from mqttd.admin.http.requests import LOCAL, Caller, set_caller
 from mqttd.pipeline.endpoint import LogResource
 from mqttd.readmodel.feed import Feed
 from mqttd.readmodel.model import Model

@@ -16,7 +16,7 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.web.resource import Resource
 
-from mqttd.admin.server import AdminService, AdminSocketError, claim
+from mqttd.admin.doors.server import AdminService, AdminSocketError, claim
 
 
 def test_a_free_path_is_fine(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_what_nobody_reads_is_bounded_though_one_answer_may_be_large(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: bool
 ) -> None:
     """Four hundred that had asked for a message of 900 kB and read nothing kept 460 MB."""
-    monkeypatch.setattr("mqttd.admin.site.UNREAD", 25_000)
+    monkeypatch.setattr("mqttd.admin.doors.site.UNREAD", 25_000)
     resource: Any = Resource()
     service = AdminService(resource, str(tmp_path / "s"), Clock(), 50_000, behind)
     crowd = service.site.crowd

@@ -11,7 +11,7 @@ import pytest
 
 from mqttd.broker.broker import Broker
 from mqttd.codec.packets import Disconnect, Publish
-from mqttd.session.listener import Listener
+from mqttd.session.channel.listener import Listener
 from tests.unit.admin.node import MemoryClient, make_broker
 from tests.unit.admin.test_api import Door
 

@@ -13,8 +13,8 @@ from twisted.python.failure import Failure
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
-from mqttd.admin.site import STRANGER, TIMEOUT, Crowd, site_of
-from mqttd.admin.turns import TURN
+from mqttd.admin.doors.site import STRANGER, TIMEOUT, Crowd, site_of
+from mqttd.admin.doors.turns import TURN
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 WAITS = b"GET /waits HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -270,7 +270,7 @@ def test_over_a_network_so_many_are_connected_at_most() -> None:
 def test_what_nobody_reads_is_bounded_and_who_has_read_nothing_for_longest_goes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("mqttd.admin.site.UNREAD", 25_000)
+    monkeypatch.setattr("mqttd.admin.doors.site.UNREAD", 25_000)
     door = Door(crowd=Crowd())
     crowd = door.site.crowd
     slow = [door.connect(f"192.0.2.{n}") for n in range(4)]

@@ -10,8 +10,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.web.server import NOT_DONE_YET
 
-from mqttd.admin import slow as module
-from mqttd.admin.slow import FIRST, MOST, WAITING, Slow
+from mqttd.admin.http import slow as module
+from mqttd.admin.http.slow import FIRST, MOST, WAITING, Slow
 
 
 class Request:

@@ -16,16 +16,16 @@ from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.python.failure import Failure
 from twisted.web.resource import IResource
 
-from mqttd.admin import logins as logins_module
 from mqttd.admin.api import Api
-from mqttd.admin.api_users import ApiUsers, add_token, add_user, change_role, delete_user
-from mqttd.admin.logins import IDLE, LONGEST, Logins
-from mqttd.admin.page import PageDoor
-from mqttd.admin.parts import Parts
-from mqttd.admin.site import site_of
-from mqttd.admin.slow import Slow
-from mqttd.admin.streams import EVERY
-from mqttd.admin.tcp import AdminTcpService
+from mqttd.admin.doors.page import PageDoor
+from mqttd.admin.doors.site import site_of
+from mqttd.admin.doors.streams import EVERY
+from mqttd.admin.doors.tcp import AdminTcpService
+from mqttd.admin.http import logins as logins_module
+from mqttd.admin.http.api_users import ApiUsers, add_token, add_user, change_role, delete_user
+from mqttd.admin.http.logins import IDLE, LONGEST, Logins
+from mqttd.admin.http.parts import Parts
+from mqttd.admin.http.slow import Slow
 from mqttd.config.schema import AdminTcp
 from mqttd.readmodel.feed import Feed
 from mqttd.readmodel.model import Model

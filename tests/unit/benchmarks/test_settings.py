@@ -11,7 +11,7 @@ from benchmarks.companions import failed, fault_of
 from benchmarks.peers import mosquitto_noop
 from benchmarks.setting import PASSWORD, PLAIN, USER, Setting, password_line
 from benchmarks.workloads import WORKLOADS
-from mqttd.access.acl_conf import read_acl
+from mqttd.access.acl.conf import read_acl
 from mqttd.config.load import load
 
 SETTINGS = sorted({workload.setting for workload in WORKLOADS} | {PLAIN}, key=str)

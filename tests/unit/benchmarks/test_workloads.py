@@ -7,7 +7,7 @@ import pytest
 from benchmarks.__main__ import main
 from benchmarks.brokers import BROKERS, Broker, Mqttd
 from benchmarks.workloads import COST, WORKLOADS, selected
-from mqttd.access.acl_conf import read_acl
+from mqttd.access.acl.conf import read_acl
 from mqttd.config.load import load
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mqttd.broker.bans import DRAWER, Ban, BanError, Bans, load_ban
-from mqttd.broker.drawers import Drawers
+from mqttd.broker.ground.drawers import Drawers
+from mqttd.broker.rights.bans import DRAWER, Ban, BanError, Bans, load_ban
 from mqttd.codec.packets import Connect
 from mqttd.session.journal import Journal
 from tests.support.memory import MemoryBroker
@@ -123,7 +123,7 @@ def test_what_is_no_ban_is_refused(kind: str, value: str) -> None:
 
 
 def test_bans_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mqttd.broker.bans.MOST", 2)
+    monkeypatch.setattr("mqttd.broker.rights.bans.MOST", 2)
     bans = Bans()
     for name in ("a", "b", "b"):
         bans.add("client_id", name)
@@ -225,9 +225,9 @@ def test_a_store_that_takes_no_more_refuses_a_ban_but_no_automatic_one() -> None
 def test_automatic_bans_are_bounded_by_number_and_bytes_and_leave_room_for_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("mqttd.broker.bans.MOST", 5)
-    monkeypatch.setattr("mqttd.broker.bans.MOST_AUTOMATIC", 3)
-    monkeypatch.setattr("mqttd.broker.bans.AUTOMATIC_BYTES", 1000)
+    monkeypatch.setattr("mqttd.broker.rights.bans.MOST", 5)
+    monkeypatch.setattr("mqttd.broker.rights.bans.MOST_AUTOMATIC", 3)
+    monkeypatch.setattr("mqttd.broker.rights.bans.AUTOMATIC_BYTES", 1000)
     bans = Bans()
     for number in range(10):
         bans.add("client_id", f"c{number}", until=1e12, stored=False)

@@ -11,8 +11,8 @@ from twisted.internet.defer import Deferred, fail, succeed
 from zope.interface import implementer
 
 from mqttd.broker import connecting
-from mqttd.broker.claims import TIMEOUT
 from mqttd.broker.connecting import STAGES, Connecting
+from mqttd.broker.sessions.claims import TIMEOUT
 from mqttd.codec.packets import (
     Connack,
     Connect,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from zope.interface import implementer
 
-from mqttd.broker.drawers import Drawers
+from mqttd.broker.ground.drawers import Drawers
 from mqttd.interfaces import IPlugin, IPluginHandle
 from mqttd.testing import MemoryBroker, PluginStoreConformance
 from mqttd.types import StoreFull

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mqttd.broker.local import LocalSession, publish, subscribe
+from mqttd.broker.publish.local import LocalSession, publish, subscribe
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import (
     Disconnect,
@@ -17,8 +17,8 @@ from mqttd.codec.packets import (
     Subscription,
     Will,
 )
-from mqttd.session.message import Message
-from mqttd.session.route import WIDE
+from mqttd.session.ground.message import Message
+from mqttd.session.routes.route import WIDE
 from mqttd.types import OK
 from tests.support.account import audit
 from tests.support.memory import MemoryBroker, MemoryClient

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mqttd.broker import flapping
-from mqttd.broker.flapping import Flapping
+from mqttd.broker.rights import flapping
+from mqttd.broker.rights.flapping import Flapping
 from mqttd.codec.packets import Connect, Disconnect
-from mqttd.session.listener import FlappingRule, Listener
+from mqttd.session.channel.listener import FlappingRule, Listener
 from tests.support.memory import MemoryBroker
 
 

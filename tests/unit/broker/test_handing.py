@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mqttd.broker.endings import BURIED
-from mqttd.broker.handing import HANDED
-from mqttd.broker.partings import ENOUGH
+from mqttd.broker.sessions.endings import BURIED
+from mqttd.broker.sessions.handing import HANDED
+from mqttd.broker.sessions.partings import ENOUGH
 from mqttd.codec import properties as prop
 from mqttd.codec import reasons
 from mqttd.codec.packets import (

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mqttd.codec.packets import Puback, Publish, Pubrec
 from mqttd.codec.serializer import serialize
 from mqttd.codec.topic import match
-from mqttd.session.connection import CLOSED
+from mqttd.session.ground.connection import CLOSED
 from mqttd.testing import MemoryBroker, MemoryClient
 from mqttd.types import STOP
 

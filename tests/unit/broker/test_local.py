@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from mqttd.broker import local
+from mqttd.broker.publish import local
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import Publish, Suback, Subscribe, Subscription
 from mqttd.codec.reasons import MqttError, TopicFilterInvalid, TopicNameInvalid
-from mqttd.session.message import Message
-from mqttd.session.route import SPREAD
+from mqttd.session.ground.message import Message
+from mqttd.session.routes.route import SPREAD
 from mqttd.types import OK
 from tests.support.memory import MemoryBroker
 

@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 
 import mqttd
-from mqttd.broker.memory import Memory
-from mqttd.broker.shedding import offenders
+from mqttd.broker.memory.memory import Memory
+from mqttd.broker.memory.shedding import offenders
 from mqttd.codec import properties as prop
 from mqttd.codec import reasons
 from mqttd.codec.packets import (
@@ -24,9 +24,9 @@ from mqttd.codec.packets import (
 )
 from mqttd.codec.properties import Properties
 from mqttd.codec.serializer import serialize
-from mqttd.session.account import CONNECTION, properties_weight
+from mqttd.session.ground.account import CONNECTION, properties_weight
+from mqttd.session.ground.settings import NEVER, Settings
 from mqttd.session.session import Session
-from mqttd.session.settings import NEVER, Settings
 from tests.support.account import audit
 from tests.support.memory import MemoryBroker, MemoryClient
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mqttd.broker.broker import Broker
-from mqttd.broker.mounts import wildcard_at
+from mqttd.broker.routing.mounts import wildcard_at
 from mqttd.codec.packets import Subscription
 from mqttd.readmodel.routes import Routes
 from mqttd.session.session import Session

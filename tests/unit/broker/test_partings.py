@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mqttd.broker.partings import ENOUGH
+from mqttd.broker.sessions.partings import ENOUGH
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import Publish, Subscribe, Subscription, Will
 from mqttd.codec.properties import Properties

@@ -16,7 +16,7 @@ from mqttd.codec.packets import (
     Subscription,
     Will,
 )
-from mqttd.session.settings import Settings
+from mqttd.session.ground.settings import Settings
 from tests.support.memory import MemoryBroker, MemoryClient
 
 RETAINED = 100_000

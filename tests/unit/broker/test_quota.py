@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mqttd.broker.quota import Quota, fits
-from mqttd.session.settings import Settings
+from mqttd.broker.sessions.quota import Quota, fits
+from mqttd.session.ground.settings import Settings
 from mqttd.testing import MemoryBroker, MemoryClient
 from mqttd.types import ClientInfo
 

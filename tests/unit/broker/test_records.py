@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mqttd.broker.publishing import Publishing
-from mqttd.broker.records import Record, queue_of, record_of, restore
+from mqttd.broker.publish.publishing import Publishing
+from mqttd.broker.sessions.records import Record, queue_of, record_of, restore
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import Publish, Subscribe, Subscription
 from mqttd.codec.parser import parse_packet

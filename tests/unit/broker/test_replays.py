@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mqttd.broker.broker import Broker
-from mqttd.broker.records import Record, record_of, restore
+from mqttd.broker.sessions.records import Record, record_of, restore
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import (
     Packet,
@@ -19,7 +19,7 @@ from mqttd.codec.packets import (
     Subscribe,
     Subscription,
 )
-from mqttd.session.route import NO_LOCAL
+from mqttd.session.routes.route import NO_LOCAL
 from mqttd.storage.recovery import read as contents
 from mqttd.storage.restore import restore as recover
 from mqttd.types import SessionState

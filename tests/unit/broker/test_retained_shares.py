@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from mqttd.codec import reasons
 from mqttd.codec.packets import Disconnect, Puback, Publish
-from mqttd.session.settings import Settings
+from mqttd.session.ground.settings import Settings
 from tests.support.account import audit
 from tests.support.memory import MemoryBroker, MemoryClient
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttd.broker.retainer import RetainedCursor, Retainer
+from mqttd.broker.retained.retainer import RetainedCursor, Retainer
 from mqttd.codec.reasons import PACKET_TOO_LARGE, QUOTA_EXCEEDED, SUCCESS
 
 from .reference import filters, matches, topics

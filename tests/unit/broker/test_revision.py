@@ -10,7 +10,7 @@ import pytest
 from zope.interface import implementer
 
 from mqttd.access.chain import AccessControl
-from mqttd.broker.revision import SLICE
+from mqttd.broker.sessions.revision import SLICE
 from mqttd.codec.packets import (
     Connect,
     Disconnect,
@@ -24,7 +24,7 @@ from mqttd.codec.packets import (
 )
 from mqttd.config.schema import Acl, Auth, Config
 from mqttd.interfaces import IAuthenticator
-from mqttd.session.settings import Settings
+from mqttd.session.ground.settings import Settings
 from mqttd.types import AUTH_OK, STOP, AuthVerdict, ClientInfo, Verdict
 from tests.support.memory import MemoryBroker, MemoryClient
 

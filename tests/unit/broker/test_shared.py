@@ -8,13 +8,13 @@ from zlib import crc32
 
 import pytest
 
-from mqttd.broker.shared import MAX_TURNS, STRATEGIES, Group
-from mqttd.session.channel import Channel, Server
-from mqttd.session.connection import Edge
-from mqttd.session.route import IDENTIFIED
+from mqttd.broker.routing.shared import MAX_TURNS, STRATEGIES, Group
+from mqttd.session.channel.channel import Channel, Server
+from mqttd.session.ground.connection import Edge
+from mqttd.session.ground.settings import Settings
+from mqttd.session.routes.route import IDENTIFIED
+from mqttd.session.routes.topics import Topics
 from mqttd.session.session import Session
-from mqttd.session.settings import Settings
-from mqttd.session.topics import Topics
 
 
 def sessions(count: int) -> list[Session]:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqttd.broker.router import Router, is_wildcard
-from mqttd.session.route import HOOKED, SPREAD, TOLD, Route
+from mqttd.broker.routing.router import Router, is_wildcard
+from mqttd.session.ground.settings import Settings
+from mqttd.session.routes.route import HOOKED, SPREAD, TOLD, Route
 from mqttd.session.session import Session
-from mqttd.session.settings import Settings
 from tests.support.memory import MemoryBroker
 
 WORDS = ["a", "b", "c", "", "$x"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttd.broker.trie import Trie
+from mqttd.broker.routing.trie import Trie
 
 from .reference import filters, matches, topics
 

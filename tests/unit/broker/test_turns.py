@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 import mqttd
-from mqttd.broker.turns import SLICES, Job, Turns
+from mqttd.broker.ground.turns import SLICES, Job, Turns
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import (
     Pingreq,
@@ -22,8 +22,8 @@ from mqttd.codec.packets import (
 )
 from mqttd.codec.properties import Properties
 from mqttd.codec.serializer import serialize
-from mqttd.session.framing import ALLOWANCE
-from mqttd.session.settings import NEVER, Settings
+from mqttd.session.channel.framing import ALLOWANCE
+from mqttd.session.ground.settings import NEVER, Settings
 from tests.support.account import audit
 from tests.support.memory import MemoryBroker, MemoryClient
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mqttd.broker.verdicts import fault_of, refusal
+from mqttd.broker.ground.verdicts import fault_of, refusal
 from mqttd.types import AUTH_IGNORE, AUTH_OK, AuthContinue, AuthError, AuthIgnore, AuthOk
 
 TAKES = (AuthOk, AuthIgnore, AuthError, AuthContinue)

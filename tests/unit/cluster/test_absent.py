@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mqttd.cluster.absent import Absent
-from mqttd.cluster.nodes import TAKEN, Node, NodeMesh
+from mqttd.cluster.links.nodes import TAKEN, Node, NodeMesh
+from mqttd.cluster.routes.absent import Absent
 from mqttd.mesh.frames import STATE, frame
 from mqttd.mesh.link import Link, Stream
 from tests.support import packets as mq

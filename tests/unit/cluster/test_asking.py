@@ -6,8 +6,8 @@ import pytest
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
-from mqttd.cluster.asking import HELD, LONGEST, MOST, PIECE, ROOM, TIME, Asking, Unanswered
-from mqttd.cluster.nodes import Node, NodeMesh
+from mqttd.cluster.admin.asking import HELD, LONGEST, MOST, PIECE, ROOM, TIME, Asking, Unanswered
+from mqttd.cluster.links.nodes import Node, NodeMesh
 from mqttd.mesh.frames import ANSWER, ASK, numbered, split
 from mqttd.mesh.link import Link
 from tests.support.memory import MemoryBroker

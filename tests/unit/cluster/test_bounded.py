@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mqttd.broker.turns import SLICES
+from mqttd.broker.ground.turns import SLICES
 from mqttd.codec.packets import Publish, Subscribe, Subscription
 from mqttd.codec.serializer import serialize
 from mqttd.mesh.flight import FIRST, TOLD

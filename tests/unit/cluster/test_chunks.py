@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttd.cluster import chunks as module
-from mqttd.cluster.chunks import SHARE, Change, Chunks
-from mqttd.cluster.reading import chunk_of
-from mqttd.cluster.view import filters_of
+from mqttd.cluster.etcd.reading import chunk_of
+from mqttd.cluster.routes import chunks as module
+from mqttd.cluster.routes.chunks import SHARE, Change, Chunks
+from mqttd.cluster.routes.view import filters_of
 from tests.unit.cluster.test_unreadable import Here, member
 
 #: What etcd takes in one request, with room for what is around it in base 64.

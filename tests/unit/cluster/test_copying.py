@@ -13,8 +13,8 @@ import pytest
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock, deferLater
 
-from mqttd.cluster import legacy
-from mqttd.cluster.copying import PATIENCE, Copying
+from mqttd.cluster.replication import legacy
+from mqttd.cluster.replication.copying import PATIENCE, Copying
 from mqttd.nats.client import NOT_YET, NatsError
 from mqttd.nats.jetstream import Missing, NoStream, Stored
 from mqttd.storage.blocks import Group

@@ -13,8 +13,8 @@ from twisted.internet.task import Clock
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
-from mqttd.cluster.door import EACH, MOST, Door
-from mqttd.cluster.tls import node_options
+from mqttd.cluster.links.door import EACH, MOST, Door
+from mqttd.cluster.links.tls import node_options
 from mqttd.config.schema.cluster import Cluster
 from tests.support.certificates import Authority
 

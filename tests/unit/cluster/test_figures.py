@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mqttd.cluster.figures import EVERY, Figures, Told
-from mqttd.cluster.nodes import Node, NodeMesh
+from mqttd.cluster.admin.figures import EVERY, Figures, Told
+from mqttd.cluster.links.nodes import Node, NodeMesh
 from mqttd.mesh.frames import FIGURES, split
 from mqttd.mesh.link import Link
 from tests.support.memory import MemoryBroker

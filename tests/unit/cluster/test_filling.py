@@ -9,11 +9,11 @@ import pytest
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
-from mqttd.cluster import filling
-from mqttd.cluster.etcd import Answer
-from mqttd.cluster.keys import Keys
-from mqttd.cluster.nodes import NodeMesh
-from mqttd.cluster.routes import Routes
+from mqttd.cluster.etcd import filling
+from mqttd.cluster.etcd.client import Answer
+from mqttd.cluster.etcd.keys import Keys
+from mqttd.cluster.links.nodes import NodeMesh
+from mqttd.cluster.routes.routes import Routes
 from mqttd.codec.packets import Pingreq, Pingresp, Suback, Subscribe, Subscription, Unsubscribe
 from tests.support.memory import MemoryBroker, MemoryClient
 

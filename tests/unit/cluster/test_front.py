@@ -15,12 +15,12 @@ from twisted.internet.defer import Deferred, fail
 
 from mqttd.admin import lists
 from mqttd.admin.api import Api
-from mqttd.admin.parts import Desk
-from mqttd.admin.requests import VIEWER
-from mqttd.cluster.answers import ANSWERS
-from mqttd.cluster.asking import Unanswered
+from mqttd.admin.http.parts import Desk
+from mqttd.admin.http.requests import VIEWER
+from mqttd.cluster.admin.answers import ANSWERS
+from mqttd.cluster.admin.asking import Unanswered
+from mqttd.cluster.admin.questions import NODE, key_of
 from mqttd.cluster.front import RULES, NodeFront
-from mqttd.cluster.questions import NODE, key_of
 from tests.unit.admin.node import MemoryClient, make_broker
 from tests.unit.admin.test_api import Door, result
 

@@ -10,9 +10,9 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 
-from mqttd.cluster.etcd import TIMEOUT, Etcd, EtcdError, Hangs, put
-from mqttd.cluster.many import Many
-from mqttd.cluster.watch import Watch
+from mqttd.cluster.etcd.client import TIMEOUT, Etcd, EtcdError, Hangs, put
+from mqttd.cluster.etcd.many import Many
+from mqttd.cluster.etcd.watch import Watch
 
 A, B, C = ENDPOINTS = ("http://a", "http://b", "http://c")
 

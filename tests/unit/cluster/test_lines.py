@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from twisted.logger import Logger, formatEvent
 
-from mqttd.cluster.lines import Lines
+from mqttd.cluster.links.lines import Lines
 
 
 @pytest.fixture

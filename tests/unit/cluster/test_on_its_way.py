@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred, succeed
 
-from mqttd.cluster.copying import PATIENCE
-from mqttd.cluster.etcd import Answer, Kv
-from mqttd.cluster.keys import Keys, claimed
-from mqttd.cluster.owners import PATIENCE as ASKED
-from mqttd.cluster.owners import Owners
-from mqttd.cluster.transit import (
+from mqttd.cluster.etcd.client import Answer, Kv
+from mqttd.cluster.etcd.keys import Keys, claimed
+from mqttd.cluster.replication.copying import PATIENCE
+from mqttd.cluster.sessions.owners import PATIENCE as ASKED
+from mqttd.cluster.sessions.owners import Owners
+from mqttd.cluster.sessions.transit import (
     BACK,
     DONE,
     LANE_MARKED,
@@ -27,8 +27,8 @@ from mqttd.cluster.transit import (
     sending_of,
     with_sending,
 )
-from mqttd.cluster.willed import will_of
-from mqttd.session.message import Message
+from mqttd.cluster.wills.willed import will_of
+from mqttd.session.ground.message import Message
 from mqttd.storage.durability import OS, Durability
 from mqttd.storage.journal import StoreJournal
 from mqttd.storage.ledger import Ledger

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from twisted.logger import Logger
 
-from mqttd.cluster.absent import Absent
-from mqttd.cluster.inheriting import Inheriting
-from mqttd.cluster.nodes import ONCE, Node, NodeMesh
+from mqttd.cluster.links.nodes import ONCE, Node, NodeMesh
+from mqttd.cluster.replication.inheriting import Inheriting
+from mqttd.cluster.routes.absent import Absent
 from mqttd.codec.packets import Publish, Pubrec, Subscribe, Subscription
 from mqttd.mesh.ferry import kept_rows
 from mqttd.mesh.flight import FAR

@@ -10,8 +10,8 @@ import pytest
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
-from mqttd.cluster.etcd import text_of
-from mqttd.cluster.keys import Keys
+from mqttd.cluster.etcd.client import text_of
+from mqttd.cluster.etcd.keys import Keys
 from tests.unit.cluster.test_hanging import Response, etcd_of
 
 KEYS = Keys("c")

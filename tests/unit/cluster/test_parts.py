@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
 
-from mqttd.cluster.hello import Hello, hello_of
-from mqttd.cluster.keys import Keys, Member, member_of
-from mqttd.cluster.reading import chunk_of
+from mqttd.cluster.etcd.keys import Keys, Member, member_of
+from mqttd.cluster.etcd.reading import chunk_of
+from mqttd.cluster.links.hello import Hello, hello_of
+from mqttd.cluster.links.tls import plain_etcd
 from mqttd.cluster.refused import refused
-from mqttd.cluster.tls import plain_etcd
-from mqttd.cluster.view import filters_of
+from mqttd.cluster.routes.view import filters_of
 from mqttd.config.load import ConfigError, from_tables, load
 from mqttd.config.schema import Config
 from mqttd.mesh.frames import ADD, BEGIN, END, REMOVE, frame, packed

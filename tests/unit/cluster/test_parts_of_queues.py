@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from mqttd.cluster.parts import PARTS
-from mqttd.cluster.transit import MORE, TAIL, WHOLE, sending_of, with_sending
+from mqttd.cluster.sessions.parts import PARTS
+from mqttd.cluster.sessions.transit import MORE, TAIL, WHOLE, sending_of, with_sending
 from mqttd.codec.packets import Publish
 from mqttd.mesh.link import Link, Stream
 from mqttd.types import SessionState

@@ -10,9 +10,9 @@ import pytest
 from twisted.internet.defer import succeed
 from twisted.internet.task import Clock
 
-from mqttd.cluster.moves import Moves
-from mqttd.cluster.nodes import NodeMesh
-from mqttd.cluster.transit import DONE, TAIL, WHOLE
+from mqttd.cluster.links.nodes import NodeMesh
+from mqttd.cluster.sessions.moves import Moves
+from mqttd.cluster.sessions.transit import DONE, TAIL, WHOLE
 from mqttd.mesh.frames import packed
 from mqttd.storage.durability import OS, Durability
 from mqttd.storage.journal import StoreJournal

@@ -10,12 +10,12 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from mqttd.cluster.etcd import Answer, Json
-from mqttd.cluster.keys import Keys
-from mqttd.cluster.nodes import NodeMesh, Settling
-from mqttd.cluster.reading import chunk_of
-from mqttd.cluster.routes import MOST_WAIT, Routes
-from mqttd.cluster.view import filters_of
+from mqttd.cluster.etcd.client import Answer, Json
+from mqttd.cluster.etcd.keys import Keys
+from mqttd.cluster.etcd.reading import chunk_of
+from mqttd.cluster.links.nodes import NodeMesh, Settling
+from mqttd.cluster.routes.routes import MOST_WAIT, Routes
+from mqttd.cluster.routes.view import filters_of
 from mqttd.mesh.link import Link, Stream
 from tests.support.memory import MemoryBroker
 

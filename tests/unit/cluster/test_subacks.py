@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from mqttd.broker.abroad import Taken
-from mqttd.cluster.nodes import NodeMesh
+from mqttd.broker.routing.abroad import Taken
+from mqttd.cluster.links.nodes import NodeMesh
 from mqttd.codec.packets import (
     Pingreq,
     Pingresp,

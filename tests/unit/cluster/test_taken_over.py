@@ -11,15 +11,15 @@ import pytest
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
-from mqttd.cluster.adoption import Adoption
-from mqttd.cluster.etcd import Answer, EtcdError, Kv
-from mqttd.cluster.keys import Copy, Heir, Keys, claimed, heir_of
-from mqttd.cluster.moves import Moves
-from mqttd.cluster.nodes import NodeMesh
-from mqttd.cluster.owners import Owners
-from mqttd.cluster.silence import Silence
-from mqttd.cluster.transit import WHOLE
-from mqttd.cluster.view import View
+from mqttd.cluster.etcd.client import Answer, EtcdError, Kv
+from mqttd.cluster.etcd.keys import Copy, Heir, Keys, claimed, heir_of
+from mqttd.cluster.links.nodes import NodeMesh
+from mqttd.cluster.replication.adoption import Adoption
+from mqttd.cluster.routes.view import View
+from mqttd.cluster.sessions.moves import Moves
+from mqttd.cluster.sessions.owners import Owners
+from mqttd.cluster.sessions.silence import Silence
+from mqttd.cluster.sessions.transit import WHOLE
 from mqttd.mesh.frames import packed
 from mqttd.nats.client import NatsError
 from mqttd.nats.jetstream import NoStream

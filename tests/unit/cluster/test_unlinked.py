@@ -7,8 +7,8 @@ from OpenSSL import SSL
 from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
 
-from mqttd.cluster.nodes import NodeMesh
-from mqttd.cluster.unlinked import ALARM, PATIENCE, Unlinked, reason_of
+from mqttd.cluster.links.nodes import NodeMesh
+from mqttd.cluster.links.unlinked import ALARM, PATIENCE, Unlinked, reason_of
 from mqttd.mesh.link import Link
 from tests.support.memory import MemoryBroker
 

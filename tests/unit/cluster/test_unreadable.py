@@ -14,19 +14,19 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.logger import LogLevel, capturedLogs
 
-from mqttd.access.roles import Roles
-from mqttd.broker.bans import Ban
-from mqttd.broker.roles import Member as RoleMember
-from mqttd.broker.roles import Role
+from mqttd.access.roles.roles import Roles
+from mqttd.broker.ground.roles import Member as RoleMember
+from mqttd.broker.ground.roles import Role
+from mqttd.broker.rights.bans import Ban
 from mqttd.cluster.commons import Commons
-from mqttd.cluster.etcd import Answer, Kv
-from mqttd.cluster.heirs import Heirs
-from mqttd.cluster.keys import Copy, Heir, Keys, Member, Owner
-from mqttd.cluster.membership import Membership
-from mqttd.cluster.nodes import Node, NodeMesh
-from mqttd.cluster.reading import Said, chunk_of
-from mqttd.cluster.unreadable import ALARM, MOST, Unreadable, shown
-from mqttd.cluster.view import View
+from mqttd.cluster.etcd.client import Answer, Kv
+from mqttd.cluster.etcd.keys import Copy, Heir, Keys, Member, Owner
+from mqttd.cluster.etcd.membership import Membership
+from mqttd.cluster.etcd.reading import Said, chunk_of
+from mqttd.cluster.etcd.unreadable import ALARM, MOST, Unreadable, shown
+from mqttd.cluster.links.nodes import Node, NodeMesh
+from mqttd.cluster.routes.view import View
+from mqttd.cluster.wills.heirs import Heirs
 from mqttd.codec.packets import Puback, Publish
 from mqttd.config.schema import Cluster as Settings
 from mqttd.mesh.frames import ADD, BEGIN, END, REMOVE, frame, packed

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mqttd.broker.alarms import Alarms
-from mqttd.cluster.etcd import Answer, EtcdError
-from mqttd.cluster.upkeep import ALARM, ROUND, Upkeep
+from mqttd.broker.ground.alarms import Alarms
+from mqttd.cluster.etcd.client import Answer, EtcdError
+from mqttd.cluster.etcd.upkeep import ALARM, ROUND, Upkeep
 
 FULL = "etcdserver: mvcc: database space exceeded"
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, DeferredLock, succeed
 from twisted.internet.task import Clock
 
-from mqttd.cluster.etcd import Etcd, EtcdError, Json, equals, put
-from mqttd.cluster.keys import Keys, Owner, claimed, owner_of, user_of
-from mqttd.cluster.moves import Moves
-from mqttd.cluster.nodes import NodeMesh
-from mqttd.cluster.owners import Owners
-from mqttd.cluster.transit import LANE_MARKED, MARKED, TAIL, WHOLE
+from mqttd.cluster.etcd.client import Etcd, EtcdError, Json, equals, put
+from mqttd.cluster.etcd.keys import Keys, Owner, claimed, owner_of, user_of
+from mqttd.cluster.links.nodes import NodeMesh
+from mqttd.cluster.sessions.moves import Moves
+from mqttd.cluster.sessions.owners import Owners
+from mqttd.cluster.sessions.transit import LANE_MARKED, MARKED, TAIL, WHOLE
 from mqttd.codec.packets import Connect
 from mqttd.mesh.frames import packed
 from mqttd.types import Claim, Held, SessionState

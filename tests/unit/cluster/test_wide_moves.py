@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mqttd.broker.local import subscribe
-from mqttd.cluster.transit import MARKED, TAIL, WHOLE
-from mqttd.session.route import WIDE
+from mqttd.broker.publish.local import subscribe
+from mqttd.cluster.sessions.transit import MARKED, TAIL, WHOLE
+from mqttd.session.routes.route import WIDE
 from tests.unit.cluster.test_on_its_way import Arriving, marks
 from tests.unit.cluster.test_remains import Node
 from tests.unit.storage.test_journal import publish

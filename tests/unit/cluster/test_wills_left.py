@@ -9,11 +9,11 @@ import msgspec
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from mqttd.cluster.etcd import Answer, EtcdError, Kv
-from mqttd.cluster.heirs import Heirs
-from mqttd.cluster.keys import Keys
+from mqttd.cluster.etcd.client import Answer, EtcdError, Kv
+from mqttd.cluster.etcd.keys import Keys
+from mqttd.cluster.wills.heirs import Heirs
 from mqttd.codec.packets import Publish, Subscribe, Subscription
-from mqttd.session.message import Message
+from mqttd.session.ground.message import Message
 from mqttd.storage.entries import dump_will
 from tests.support.memory import MemoryBroker
 

@@ -8,11 +8,11 @@ import pytest
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
-from mqttd.cluster.etcd import Answer
-from mqttd.cluster.heirs import Heirs
-from mqttd.cluster.keys import Keys
-from mqttd.cluster.pace import BURST
-from mqttd.session.message import Message
+from mqttd.cluster.etcd.client import Answer
+from mqttd.cluster.etcd.keys import Keys
+from mqttd.cluster.etcd.pace import BURST
+from mqttd.cluster.wills.heirs import Heirs
+from mqttd.session.ground.message import Message
 from mqttd.session.session import Session
 from tests.support.memory import MemoryBroker
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mqttd.cluster.written import LARGEST, Written
+from mqttd.cluster.wills.written import LARGEST, Written
 
 ONE = ("one", "")
 OTHER = ("other", "")

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from mqttd.access.acl_rules import AclRules
-from mqttd.admin.ctl import main
+from mqttd.access.acl.rules import AclRules
+from mqttd.admin.ctl.main import main
 from mqttd.config.load import load
 from mqttd.config.mosquitto import Imported, import_mosquitto
 from mqttd.types import Action, ClientInfo, Verdict

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mqttd.cluster.nodes import NodeMesh
+from mqttd.cluster.links.nodes import NodeMesh
 from mqttd.codec.packets import Publish
 from mqttd.mesh.arriving import Arriving
 from mqttd.mesh.changes import Changes

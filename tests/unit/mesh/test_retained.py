@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from mqttd.broker.broker import Broker
-from mqttd.broker.retained import Retained
+from mqttd.broker.retained.retained import Retained
 from mqttd.codec import properties as prop
 from mqttd.codec import reasons
 from mqttd.codec.packets import Puback, Publish

@@ -17,10 +17,10 @@ from twisted.logger import Logger, LogPublisher
 
 from mqttd.config.schema import Log as Settings
 from mqttd.monitor.event_log import EventLog
+from mqttd.monitor.log.filter import LogLevelFilter
 from mqttd.monitor.log.service import Log, LogError, log_for, target_of
 from mqttd.monitor.log.targets import FileTarget, JournalTarget, StreamTarget, Target
 from mqttd.monitor.log.writer import Writer
-from mqttd.monitor.log_level import LogLevelFilter
 
 DEADLINE = 20.0
 

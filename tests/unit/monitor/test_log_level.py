@@ -8,7 +8,7 @@ import pytest
 from twisted.logger import Logger, LogPublisher
 
 from mqttd.config.schema import Log as Settings
-from mqttd.monitor.log_level import LogLevelFilter
+from mqttd.monitor.log.filter import LogLevelFilter
 
 LEVELS = ["debug", "info", "warn", "error", "critical"]
 

@@ -76,13 +76,15 @@ def test_more_lines_of_a_message_are_indented() -> None:
 
 
 def test_a_module_has_the_level_of_the_longest_name() -> None:
-    levels = Levels("info", {"mqttd.access": "warn", "mqttd.access.jwt": "debug", "ldap3": "info"})
+    levels = Levels(
+        "info", {"mqttd.access": "warn", "mqttd.access.auth.jwt": "debug", "ldap3": "info"}
+    )
     for module, level, written in (
         ("mqttd", "info", True),
         ("mqttd", "debug", False),
         ("mqttd.accessible", "info", True),
         ("mqttd.access.chain", "info", False),
-        ("mqttd.access.jwt.keys", "debug", True),
+        ("mqttd.access.auth.jwt.keys", "debug", True),
         ("twisted.internet.tcp", "info", False),
         ("twisted.internet.tcp", "warn", True),
         ("ldap3.core", "info", True),
@@ -91,7 +93,9 @@ def test_a_module_has_the_level_of_the_longest_name() -> None:
         assert levels.admits(module, level) is written, (module, level)
     levels.set("mqttd.access", None)
     levels.set("", "error")
-    assert levels.admits("mqttd.access.jwt", "debug") and not levels.admits("mqttd.access", "warn")
+    assert levels.admits("mqttd.access.auth.jwt", "debug") and not levels.admits(
+        "mqttd.access", "warn"
+    )
     with pytest.raises(ValueError, match="loud"):
         levels.set("mqttd", "loud")
     with pytest.raises(ValueError, match="for all"):

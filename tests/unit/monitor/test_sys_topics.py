@@ -15,7 +15,7 @@ from mqttd.monitor.event_log import EventLog
 from mqttd.monitor.log.service import Log
 from mqttd.monitor.log.targets import StreamTarget
 from mqttd.monitor.sys_topics import SysTopics
-from mqttd.session.metrics import COUNTERS, DROP_REASONS
+from mqttd.session.ground.metrics import COUNTERS, DROP_REASONS
 from tests.unit.admin.node import MemoryClient, make_broker
 
 DOCS = Path(__file__).parents[3] / "docs/reference"
@@ -150,7 +150,7 @@ def test_every_counter_and_gauge_is_in_the_reference(broker: Broker) -> None:
     events.write_to(Log(Settings(), StreamTarget()))
     counted = {*COUNTERS, "messages_received", "dropped", *broker.stats(), *events.counters()}
     # A cluster, and who has workers, count beside the broker; the names are those in their sources.
-    beside = {"cluster_": "cluster/shown", "replication_": "cluster/replication",
+    beside = {"cluster_": "cluster/admin/shown", "replication_": "cluster/replication",
               "workers_": "workers/views"}  # fmt: skip
     for prefix, file in beside.items():
         source = (DOCS.parents[1] / f"mqttd/{file}.py").read_text("utf-8")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mqttd.admin.ctl_why import step_text
+from mqttd.admin.ctl.why import step_text
 from mqttd.config.schema import Trace
 from mqttd.monitor.trail import Trail
 from mqttd.readmodel.why import Life

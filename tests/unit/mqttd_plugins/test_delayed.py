@@ -6,7 +6,7 @@ import pytest
 
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import Will
-from mqttd.session.message import Message
+from mqttd.session.ground.message import Message
 from mqttd.testing import HookRecorder, MemoryBroker, PluginConformance
 from mqttd_plugins.delayed import delayed
 from mqttd_plugins.delayed.plugin import BATCH, parse

@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from twisted.web.test.requesthelper import DummyRequest
 
-from mqttd.plugins.budget import Budget
+from mqttd.plugins.calls.budget import Budget
 from mqttd.testing import LoadedPlugin, MemoryBroker, PluginConformance
 from mqttd_plugins.prometheus import prometheus
 

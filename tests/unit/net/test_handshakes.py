@@ -12,8 +12,8 @@ from twisted.internet.error import ConnectionDone
 from twisted.internet.testing import StringTransport
 from twisted.python.failure import Failure
 
-from mqttd.admin.door import certificate_options
-from mqttd.admin.site import site_of
+from mqttd.admin.doors.door import certificate_options
+from mqttd.admin.doors.site import site_of
 from mqttd.config.schema import AdminTcp
 from mqttd.net.handshakes import TURN, Handshakes
 from tests.support.certificates import Authority

@@ -15,10 +15,10 @@ from mqttd.codec.serializer import serialize
 from mqttd.pipeline.log.columns import Columns
 from mqttd.pipeline.log.decode import decode_block
 from mqttd.pipeline.log.packed import pack
-from mqttd.session.message import Delivery
-from mqttd.session.route import RECORDED, TOLD
-from mqttd.session.runs import Run, joined
-from mqttd.session.settings import Settings
+from mqttd.session.ground.message import Delivery
+from mqttd.session.ground.runs import Run, joined
+from mqttd.session.ground.settings import Settings
+from mqttd.session.routes.route import RECORDED, TOLD
 from mqttd.testing import MemoryBroker
 
 #: Who reads what: client id, version, QoS, more of the CONNECT.

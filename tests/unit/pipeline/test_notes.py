@@ -19,7 +19,7 @@ from mqttd.pipeline.log.decode import decode_block
 from mqttd.pipeline.log.packed import PAYLOADS, joined, pack, taken_of
 from mqttd.pipeline.log.packed import Columns as Packed
 from mqttd.pipeline.log.zstd import zstd
-from mqttd.session.settings import Settings
+from mqttd.session.ground.settings import Settings
 from mqttd.testing import MemoryBroker
 from tests.unit.pipeline.test_blocks import rows
 

@@ -27,7 +27,7 @@ from mqttd.pipeline.log.zstd import zstd
 from mqttd.pipeline.spark.data_source import MqttdDataSource
 from mqttd.pipeline.spark.options import read_options
 from mqttd.pipeline.spark.source import BatchReader, StreamReader, plan
-from mqttd.session.runs import Run
+from mqttd.session.ground.runs import Run
 from tests.unit.pipeline.logs import NODE, START, all_events, block, fill, row, written
 
 

@@ -16,7 +16,7 @@ from mqttd.codec.packets import Publish, Subscription
 from mqttd.codec.serializer import serialize
 from mqttd.pipeline.log.reader import LogReader, events
 from mqttd.pipeline.stage_store import Batch, StageError, StageStore
-from mqttd.session.message import Message
+from mqttd.session.ground.message import Message
 from mqttd.testing import LoadedPlugin, MemoryBroker, MemoryClient
 from mqttd.types import OK, STOP
 from mqttd_plugins.spark import spark

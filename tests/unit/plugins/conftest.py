@@ -14,7 +14,7 @@ from twisted.internet.defer import Deferred
 
 import mqttd_plugins
 from mqttd.config.load import load
-from mqttd.plugins.handle import Host, PluginHandle
+from mqttd.plugins.handle.handle import Host, PluginHandle
 from mqttd.plugins.plugins import Plugins
 from mqttd.testing import MemoryBroker
 

@@ -14,11 +14,11 @@ from twisted.web.resource import Resource
 from zope.interface import Invalid, implementer
 from zope.interface.verify import verifyClass, verifyObject
 
-from mqttd.broker.alarms import Alarms
+from mqttd.broker.ground.alarms import Alarms
 from mqttd.codec.packets import Puback, Publish, Subscription
 from mqttd.interfaces import IAuthenticator, IPluginHandle, IRepeating, ISubscription
-from mqttd.plugins.budget import Budget
-from mqttd.plugins.handle import Host, PluginHandle
+from mqttd.plugins.calls.budget import Budget
+from mqttd.plugins.handle.handle import Host, PluginHandle
 from mqttd.testing import MemoryBroker, MemoryClient
 from mqttd.types import AUTH_OK, OK, AuthVerdict, ClientInfo, HookError
 from tests.unit.plugins.conftest import Node

@@ -8,10 +8,10 @@ import pytest
 from zope.interface import classImplements
 from zope.interface.verify import verifyClass, verifyObject
 
-from mqttd.broker import points
-from mqttd.broker.points import POINTS
+from mqttd.broker.hooks import points
+from mqttd.broker.hooks.points import POINTS
 from mqttd.interfaces import IHooks
-from mqttd.plugins.hooks import Hooks
+from mqttd.plugins.calls.hooks import Hooks
 from mqttd.types import OK, STOP, HookError, HookResult
 
 POINT = "message.publish"

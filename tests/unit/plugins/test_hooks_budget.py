@@ -9,14 +9,14 @@ import pytest
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
 
-import mqttd.plugins.account
-import mqttd.plugins.hooks
-import mqttd.plugins.waiting
-from mqttd.broker.alarms import HISTORY, MOST, Alarms
-from mqttd.broker.points import POINTS
-from mqttd.plugins.budget import ACTIVE, HALF_OPEN, QUARANTINED, Budget, Policy
-from mqttd.plugins.hooks import Hooks
-from mqttd.session.message import Message
+import mqttd.plugins.calls.account
+import mqttd.plugins.calls.hooks
+import mqttd.plugins.calls.waiting
+from mqttd.broker.ground.alarms import HISTORY, MOST, Alarms
+from mqttd.broker.hooks.points import POINTS
+from mqttd.plugins.calls.budget import ACTIVE, HALF_OPEN, QUARANTINED, Budget, Policy
+from mqttd.plugins.calls.hooks import Hooks
+from mqttd.session.ground.message import Message
 from mqttd.types import AUTH_IGNORE, OK, STOP, AuthError, HookResult, Verdict
 
 POINT = "message.publish"
@@ -35,7 +35,11 @@ class Time:
 @pytest.fixture
 def time(monkeypatch: pytest.MonkeyPatch) -> Time:
     made = Time()
-    for module in (mqttd.plugins.account, mqttd.plugins.hooks, mqttd.plugins.waiting):
+    for module in (
+        mqttd.plugins.calls.account,
+        mqttd.plugins.calls.hooks,
+        mqttd.plugins.calls.waiting,
+    ):
         monkeypatch.setattr(module, "monotonic", made)
     return made
 

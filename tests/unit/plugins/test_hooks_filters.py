@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from mqttd.broker.points import POINTS, Point
+from mqttd.broker.hooks.points import POINTS, Point
 from mqttd.codec.topic import match
-from mqttd.plugins import hooks as module
-from mqttd.plugins.budget import QUARANTINED, Budget, Policy
-from mqttd.plugins.filters import HookFilter, hook_filter
-from mqttd.plugins.hooks import Hooks
-from mqttd.session.message import Message
+from mqttd.plugins.calls import hooks as module
+from mqttd.plugins.calls.budget import QUARANTINED, Budget, Policy
+from mqttd.plugins.calls.filters import HookFilter, hook_filter
+from mqttd.plugins.calls.hooks import Hooks
+from mqttd.session.ground.message import Message
 from mqttd.testing import MemoryBroker
 from mqttd.types import OK, STOP, Action, ClientInfo, HookError, Verdict
 from tests.unit.codec.strategies import topic_filters, topic_names
@@ -190,7 +190,7 @@ def test_it_matches_as_the_codec_does(names: str, filters: str) -> None:
 def time(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """`time.monotonic` of the hooks: its only item."""
     now = [1000.0]
-    for name in ("mqttd.plugins.account", "mqttd.plugins.hooks"):
+    for name in ("mqttd.plugins.calls.account", "mqttd.plugins.calls.hooks"):
         monkeypatch.setattr(f"{name}.monotonic", lambda: now[0])
     return now
 

@@ -9,7 +9,7 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from mqttd.broker.points import POINTS
+from mqttd.broker.hooks.points import POINTS
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import (
     Connect,
@@ -23,9 +23,9 @@ from mqttd.codec.packets import (
     Subscription,
     Unsubscribe,
 )
-from mqttd.plugins.budget import Budget
-from mqttd.session.message import Message
-from mqttd.session.settings import Settings
+from mqttd.plugins.calls.budget import Budget
+from mqttd.session.ground.message import Message
+from mqttd.session.ground.settings import Settings
 from mqttd.types import (
     AUTH_IGNORE,
     OK,

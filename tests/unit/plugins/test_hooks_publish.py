@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from twisted.internet.defer import Deferred
 
-from mqttd.plugins.budget import Budget, Policy
-from mqttd.plugins.hooks import Hooks
+from mqttd.plugins.calls.budget import Budget, Policy
+from mqttd.plugins.calls.hooks import Hooks
 from mqttd.types import OK, STOP
 
 POINT = "message.publish"

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from mqttd.plugins import hooks, watchdog
-from mqttd.plugins.budget import Budget
-from mqttd.plugins.hooks import Hooks
-from mqttd.plugins.watchdog import IDLE, NESTED, SOON, TICK, PluginTimeout, Watch, Watchdog
+from mqttd.plugins.calls import hooks, watchdog
+from mqttd.plugins.calls.budget import Budget
+from mqttd.plugins.calls.hooks import Hooks
+from mqttd.plugins.calls.watchdog import IDLE, NESTED, SOON, TICK, PluginTimeout, Watch, Watchdog
 from mqttd.types import OK
 
 POINT = "message.publish"
@@ -205,7 +205,7 @@ def module(name: str) -> Callable[[Callable[[], None]], None]:
 
 
 BROKER = pytest.mark.parametrize(
-    "name", ["mqttd.broker.broker", "mqttd.plugins.handle", "mqttd.service"]
+    "name", ["mqttd.broker.broker", "mqttd.plugins.handle.handle", "mqttd.service"]
 )
 #: The watchdog leaves broker code by a trace function, and leaves one that is there alone.
 UNTRACED = pytest.mark.skipif(sys.gettrace() is not None, reason="coverage traces")

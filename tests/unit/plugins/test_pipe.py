@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from msgspec.msgpack import Ext
 
 from mqttd.codec.packets import Subscription
+from mqttd.plugins.calls.crossing import CrossingError, pack, unpack
 from mqttd.plugins.child import ChildHandle
-from mqttd.plugins.crossing import CrossingError, pack, unpack
 from mqttd.plugins.pipe import Pipe
-from mqttd.session.message import Message
+from mqttd.session.ground.message import Message
 from mqttd.types import (
     OK,
     STOP,

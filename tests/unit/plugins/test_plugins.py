@@ -11,7 +11,7 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.logger import LogEvent, LogLevel, formatEvent, globalLogPublisher
 
-from mqttd.broker.alarms import Alarms
+from mqttd.broker.ground.alarms import Alarms
 from mqttd.plugins.active import Active
 from mqttd.plugins.loader import extra_of
 from mqttd.plugins.process import PER_CALL, IsolatedPlugin

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mqttd.admin.new_plugin import write_project
-from mqttd.broker.points import POINTS
+from mqttd.admin.ctl.new_plugin import write_project
+from mqttd.broker.hooks.points import POINTS
 from mqttd_plugins.template.plugin import Template
 from mqttd_plugins.template.test_template import *  # noqa: F403
 

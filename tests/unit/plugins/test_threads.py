@@ -10,7 +10,7 @@ from typing import Any
 
 from twisted.python.failure import Failure
 
-from mqttd.plugins.threads import Threads
+from mqttd.plugins.calls.threads import Threads
 from mqttd.types import QueueFull
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from twisted.internet.defer import Deferred, succeed
 
 from mqttd.broker.broker import Broker
-from mqttd.broker.directory import Directory
+from mqttd.broker.sessions.directory import Directory
 from mqttd.codec.packets import Disconnect
 from mqttd.readmodel.clients import SORTS, Clients, Wish
 from mqttd.readmodel.pages import BadWish, read_cursor, write_cursor

@@ -40,7 +40,7 @@ from mqttd.codec.packets import (
 )
 from mqttd.codec.serializer import serialize
 from mqttd.codec.topic import match
-from mqttd.session.settings import Settings
+from mqttd.session.ground.settings import Settings
 from tests.support.account import audit
 from tests.support.memory import MemoryBroker, MemoryClient
 

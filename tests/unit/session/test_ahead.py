@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from mqttd.codec.packets import Pingreq, Puback, Publish, Subscribe, Subscription
 from mqttd.codec.serializer import serialize
-from mqttd.session.ahead import look_ahead
-from mqttd.session.route import Route
+from mqttd.session.routes.ahead import look_ahead
+from mqttd.session.routes.route import Route
 from tests.support.memory import MemoryBroker
 
 TOPICS = ["a", "a/b", "sensors/7/temperature", "x" * 200]

@@ -9,7 +9,7 @@ from mqttd.codec.packets import Publish
 from mqttd.codec.parser import Parser
 from mqttd.codec.reasons import ProtocolViolation, TopicAliasInvalid
 from mqttd.codec.serializer import serialize
-from mqttd.session.aliases import Aliases
+from mqttd.session.ground.aliases import Aliases
 
 LARGE = 1 << 28
 

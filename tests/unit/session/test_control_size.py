@@ -20,7 +20,7 @@ from mqttd.codec.packets import (
 )
 from mqttd.codec.scan import more_filters
 from mqttd.codec.serializer import serialize
-from mqttd.session.settings import Settings
+from mqttd.session.ground.settings import Settings
 from tests.support.memory import MemoryBroker, MemoryClient
 
 PAIRS = [("k", "v" * 10)] * 3

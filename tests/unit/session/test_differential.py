@@ -50,9 +50,9 @@ from mqttd.codec.serializer import serialize
 from mqttd.pipeline.log.columns import Columns
 from mqttd.pipeline.log.decode import decode_block
 from mqttd.pipeline.log.packed import pack
-from mqttd.session.listener import Listener
-from mqttd.session.message import Message
-from mqttd.session.settings import Settings
+from mqttd.session.channel.listener import Listener
+from mqttd.session.ground.message import Message
+from mqttd.session.ground.settings import Settings
 from mqttd.types import OK, STOP, HookResult
 from tests.support.memory import MemoryBroker, MemoryClient
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttd.session.guid import Guid, node_of, process_of, sequence_of, timestamp_of, to_hex
-from mqttd.session.message import Message
+from mqttd.session.ground.guid import Guid, node_of, process_of, sequence_of, timestamp_of, to_hex
+from mqttd.session.ground.message import Message
 
 NOW = 1_700_000_000_000_000
 

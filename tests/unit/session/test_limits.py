@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from mqttd.codec.packets import Connect, Pingreq, Puback, Publish, Subscribe, Subscription
 from mqttd.codec.serializer import serialize
-from mqttd.session.limits import Bucket, Limits
-from mqttd.session.listener import Listener
+from mqttd.session.channel.limits import Bucket, Limits
+from mqttd.session.channel.listener import Listener
 from tests.support.account import audit
 from tests.support.memory import MemoryBroker, MemoryClient
 

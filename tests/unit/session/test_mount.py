@@ -24,9 +24,9 @@ from mqttd.codec.packets import (
 )
 from mqttd.codec.parser import Parser
 from mqttd.codec.serializer import serialize
-from mqttd.session.channel import Channel
-from mqttd.session.listener import Listener
-from mqttd.session.mount import Mount, mountpoint
+from mqttd.session.channel.channel import Channel
+from mqttd.session.channel.listener import Listener
+from mqttd.session.ground.mount import Mount, mountpoint
 from mqttd.transports.stream import StreamEdge
 from tests.support.memory import MemoryBroker, MemoryClient, Wire
 

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from mqttd.session.channel import Channel
-from mqttd.session.output import GATHER, LARGE, gather, give_back, take
+from mqttd.session.channel.channel import Channel
+from mqttd.session.ground.output import GATHER, LARGE, gather, give_back, take
 from tests.support.memory import MemoryBroker
 
 

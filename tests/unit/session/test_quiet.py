@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, Subscribe, Subscription
+from mqttd.session.ground.settings import Settings
 from mqttd.session.session import Session
-from mqttd.session.settings import Settings
 from tests.support.memory import MemoryBroker
 
 FILTERS = ["a", "a/b", "+/b", "$share/g/a", "x" * 300]

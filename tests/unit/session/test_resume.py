@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from mqttd.broker.turns import SLICES
+from mqttd.broker.ground.turns import SLICES
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import (
     Packet,

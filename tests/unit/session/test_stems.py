@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mqttd.broker import walks
+from mqttd.broker.routing import walks
 from mqttd.codec.packets import Puback, Publish, Subscribe, Subscription, Unsubscribe
 from mqttd.codec.serializer import serialize
 from mqttd.codec.topic import match
-from mqttd.session.listener import Listener
-from mqttd.session.route import HELD
+from mqttd.session.channel.listener import Listener
+from mqttd.session.routes.route import HELD
 from tests.support.memory import MemoryBroker, MemoryClient
 
 WORDS = ["a", "b", "c", "", "$x", "ü"]

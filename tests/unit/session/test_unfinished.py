@@ -9,7 +9,7 @@ import pytest
 
 from mqttd.codec.packets import Publish, Subscribe, Subscription
 from mqttd.codec.serializer import serialize
-from mqttd.session.unfinished import READ, Unfinished
+from mqttd.session.ground.unfinished import READ, Unfinished
 from tests.support.memory import MemoryBroker
 
 ANNOUNCED = 256_000_000

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mqttd.broker import local
+from mqttd.broker.publish import local
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import Publish, Subscribe, Subscription
 from mqttd.codec.properties import Properties

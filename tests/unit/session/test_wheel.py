@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttd.session.wheel import milliseconds
+from mqttd.session.ground.wheel import milliseconds
 
 
 @given(st.integers(0, 0xFFFFFFFF))

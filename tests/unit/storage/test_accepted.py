@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mqttd.broker.broker import Broker
-from mqttd.broker.records import Record, record_of, restore
+from mqttd.broker.sessions.records import Record, record_of, restore
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import Subscription
 from mqttd.session.session import Session

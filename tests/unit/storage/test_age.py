@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mqttd.broker.records import Record, record_of, restore
+from mqttd.broker.sessions.records import Record, record_of, restore
 from mqttd.storage.copies import pack_group
 from mqttd.storage.database import DATE_SESSION
 from mqttd.storage.transfer import export_lines, import_lines

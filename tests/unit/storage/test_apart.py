@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from mqttd.broker.losses import LOST
+from mqttd.broker.ground.losses import LOST
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import Puback, Pubcomp, Publish, Pubrec, Subscribe, Subscription
-from mqttd.session.account import QUEUED
+from mqttd.session.ground.account import QUEUED
 from mqttd.storage.database import connect
 from mqttd.storage.durability import OS, Durability
 from mqttd.storage.journal import StoreJournal

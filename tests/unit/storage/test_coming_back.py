@@ -12,8 +12,8 @@ import pytest
 
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import Puback, Publish, Subscribe, Subscription
+from mqttd.session.ground.settings import NEVER, Settings
 from mqttd.session.session import DRAINED
-from mqttd.session.settings import NEVER, Settings
 from mqttd.storage.reading import AHEAD
 from tests.support.memory import MemoryBroker, MemoryClient
 from tests.unit.storage.test_apart import Asked, lay_apart, numbers, serve

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mqttd.broker.handing import HANDED
+from mqttd.broker.sessions.handing import HANDED
 from mqttd.codec.packets import Publish
 from mqttd.storage.ledger import Ledger
 from mqttd.storage.recovery import read

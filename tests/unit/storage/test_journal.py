@@ -28,10 +28,10 @@ from mqttd.codec.packets import (
     Subscription,
     Will,
 )
-from mqttd.session.listener import Listener
+from mqttd.session.channel.listener import Listener
+from mqttd.session.ground.settings import Settings
 from mqttd.session.promise import Promise
 from mqttd.session.session import Session
-from mqttd.session.settings import Settings
 from mqttd.storage.blocks import Group
 from mqttd.storage.database import connect
 from mqttd.storage.durability import FSYNC, NONE, OS, UNSAID, Durability

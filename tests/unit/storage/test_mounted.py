@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from mqttd.broker.broker import Broker
-from mqttd.broker.records import Record, record_of, restore, subscribe_all
+from mqttd.broker.sessions.records import Record, record_of, restore, subscribe_all
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import Subscription
-from mqttd.session.listener import Listener
+from mqttd.session.channel.listener import Listener
 from mqttd.session.session import Session
 from mqttd.types import SessionState
 from tests.unit.storage.test_workers import Worker

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mqttd.broker.bans import DRAWER, Ban
-from mqttd.session.message import Message
+from mqttd.broker.rights.bans import DRAWER, Ban
+from mqttd.session.ground.message import Message
 from mqttd.storage.database import (
     KEEP,
     LEAVE_SESSION,
@@ -46,7 +46,7 @@ def path(tmp_path: Path) -> str:
     ledger.note(7, MESSAGE5, 9, new)
     ledger.note(7, RECEIVED, 10, b"")
     ledger.note(1, RELEASED, 11, b"")
-    from mqttd.session.message import Delivery
+    from mqttd.session.ground.message import Delivery
 
     remembered = Delivery.of(message, 1, False, True, None, 0)
     remembered.expires_at = 5000

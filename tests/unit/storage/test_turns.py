@@ -10,7 +10,7 @@ import pytest
 
 from mqttd.codec.packets import Publish
 from mqttd.codec.serializer import serialize
-from mqttd.session.framing import ALLOWANCE
+from mqttd.session.channel.framing import ALLOWANCE
 from mqttd.session.pending import QUEUING
 from mqttd.storage.ledger import MESSAGE3, Ledger
 from mqttd.storage.recovery import read

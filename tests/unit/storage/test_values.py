@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mqttd.codec.packets import Puback, Publish
-from mqttd.plugins.groups.storing import PluginStore
+from mqttd.plugins.handle.storing import PluginStore
 from mqttd.storage.blocks import Group
 from mqttd.storage.database import connect
 from mqttd.storage.durability import FSYNC, NONE, OS, Durability

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mqttd.broker import local
+from mqttd.broker.publish import local
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import Publish, Subscribe, Subscription, Will
 from mqttd.codec.properties import Properties

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mqttd.broker.local import publish as publish_here
-from mqttd.broker.local import subscribe as subscribe_here
+from mqttd.broker.publish.local import publish as publish_here
+from mqttd.broker.publish.local import subscribe as subscribe_here
 from mqttd.codec.packets import Puback, Publish, Pubrec, Subscribe, Subscription
 from mqttd.codec.serializer import serialize
 from mqttd.mesh.frames import ACK, numbered

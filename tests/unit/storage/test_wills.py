@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mqttd.broker.partings import ENOUGH
+from mqttd.broker.sessions.partings import ENOUGH
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import Puback, Publish, Will
 from mqttd.storage.recovery import read

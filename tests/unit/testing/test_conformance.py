@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from zope.interface import implementer
 
-from mqttd.broker.alone import Alone, Forgets
+from mqttd.broker.sessions.alone import Alone, Forgets
 from mqttd.interfaces import IAccessControl, IAuthenticator
 from mqttd.testing import (
     AccessControlConformance,

@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred
 from zope.interface import Invalid, implementer
 
 from mqttd.interfaces import IPlugin
-from mqttd.plugins.budget import Budget
+from mqttd.plugins.calls.budget import Budget
 from mqttd.plugins.declare import MqttdPlugin
 from mqttd.plugins.loader import PluginError
 from mqttd.testing import MemoryBroker, PluginConformance

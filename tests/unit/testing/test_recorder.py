@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mqttd.broker.points import POINTS
+from mqttd.broker.hooks.points import POINTS
 from mqttd.testing import HookRecorder, MemoryBroker
 from mqttd.types import OK, STOP
 

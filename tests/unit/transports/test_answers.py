@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import mqttd
-from mqttd.session.channel import CLOSED, Channel
+from mqttd.session.channel.channel import CLOSED, Channel
 from mqttd.transports.layered_stream import LayeredStream
 from mqttd.transports.layers import MAX_ANSWERS, Layer, Stack
 from tests.support.memory import MemoryBroker

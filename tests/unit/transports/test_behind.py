@@ -11,7 +11,7 @@ import pytest
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import Publish
 from mqttd.codec.serializer import serialize
-from mqttd.session.channel import Channel
+from mqttd.session.channel.channel import Channel
 from mqttd.transports.engine import Engine
 from tests.support import packets as mq
 from tests.support.memory import MemoryBroker

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from mqttd.codec.packets import Connect
 from mqttd.codec.serializer import serialize
-from mqttd.session.channel import CLOSED, OPEN
+from mqttd.session.channel.channel import CLOSED, OPEN
 from mqttd.transports.engine import Engine
 from mqttd.transports.frames import WebSocketLayer
 from mqttd.transports.layered_edge import LayeredEdge

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from mqttd.session.channel import Channel
-from mqttd.session.limits import Limits
-from mqttd.session.listener import Listener
+from mqttd.session.channel.channel import Channel
+from mqttd.session.channel.limits import Limits
+from mqttd.session.channel.listener import Listener
 from mqttd.transports.engine import Engine
 from tests.support import packets as mq
 from tests.support.memory import MemoryBroker

@@ -12,7 +12,7 @@ from twisted.internet.tcp import Connection
 
 from mqttd.codec.packets import Connect, Subscribe, Subscription
 from mqttd.codec.serializer import serialize
-from mqttd.session.channel import Channel
+from mqttd.session.channel.channel import Channel
 from mqttd.testing import MemoryBroker
 from mqttd.transports.linger import LAST, MOST, Linger
 from mqttd.transports.stream import StreamEdge

@@ -9,7 +9,7 @@ import pytest
 
 from mqttd.codec.packets import Connect
 from mqttd.codec.serializer import serialize
-from mqttd.session.channel import CLOSED, Channel
+from mqttd.session.channel.channel import CLOSED, Channel
 from mqttd.transports.lobby import SILENT, UNNAMED, House, Lobby
 from mqttd.transports.stream import StreamEdge
 from tests.support.memory import MemoryBroker, Wire

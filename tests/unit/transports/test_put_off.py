@@ -10,8 +10,8 @@ import pytest
 
 from mqttd.codec.packets import Connect, Publish, Subscribe, Subscription
 from mqttd.codec.serializer import serialize
-from mqttd.session.channel import CLOSED, OPEN, Channel
-from mqttd.session.unfinished import READ
+from mqttd.session.channel.channel import CLOSED, OPEN, Channel
+from mqttd.session.ground.unfinished import READ
 from mqttd.transports.frames import FRAMES, WebSocketLayer, close_frame
 from mqttd.transports.layered_stream import LayeredStream
 from mqttd.transports.layers import Stack

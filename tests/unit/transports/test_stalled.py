@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from mqttd.codec.packets import Publish, Subscribe, Subscription
-from mqttd.session.message import Message
-from mqttd.session.settings import Settings
+from mqttd.session.ground.message import Message
+from mqttd.session.ground.settings import Settings
 from mqttd.transports.stalled import Stalled
 from mqttd.types import ClientInfo
 from tests.support.memory import MemoryBroker, MemoryClient

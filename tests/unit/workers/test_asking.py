@@ -11,8 +11,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.web.test.requesthelper import DummyRequest
 
-from mqttd.admin.requests import LOCAL, NOTE, ApiError
-from mqttd.admin.server import LocalDoor
+from mqttd.admin.doors.server import LocalDoor
+from mqttd.admin.http.requests import LOCAL, NOTE, ApiError
 from mqttd.config.schema import Config
 from mqttd.workers.asking import Answer, Asker, NoAnswer
 from mqttd.workers.views import Views

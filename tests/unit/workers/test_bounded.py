@@ -11,8 +11,8 @@ from mqttd.codec.serializer import serialize
 from mqttd.mesh.flight import FULL
 from mqttd.mesh.frames import CALL, TAKEN, TELL, frame, number_of, split
 from mqttd.mesh.link import Link, Pipe
-from mqttd.session.framing import ALLOWANCE
-from mqttd.session.unfinished import READ
+from mqttd.session.channel.framing import ALLOWANCE
+from mqttd.session.ground.unfinished import READ
 from tests.support.memory import MemoryBroker, MemoryClient
 from tests.unit.workers.test_ferry import Worker, joined, pump
 from tests.unit.workers.test_runs import kinds

@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttd.access.roles import Roles
-from mqttd.broker.bans import Bans
-from mqttd.broker.roles import Change, Group, Member, Role
+from mqttd.access.roles.roles import Roles
+from mqttd.broker.ground.roles import Change, Group, Member, Role
+from mqttd.broker.rights.bans import Bans
 from mqttd.workers.commons import Commons
 from mqttd.workers.draining import shares_of
 

@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from mqttd.broker.drawers import Drawer, Drawers
+from mqttd.broker.ground.drawers import Drawer, Drawers
 from mqttd.codec.packets import Puback, Publish, Subscribe, Subscription, Will
 from mqttd.mesh.ferry import opened, taken_of
 from mqttd.mesh.frames import ABOUT, AT, HAVE, frame, number_of, packed
 from mqttd.mesh.link import Link, Stream
+from mqttd.session.channel.listener import Listener
+from mqttd.session.ground.message import Message
 from mqttd.session.journal import Journal
-from mqttd.session.listener import Listener
-from mqttd.session.message import Message
 from mqttd.workers.mesh import WorkerMesh
 from tests.support.memory import MemoryBroker, MemoryClient
 

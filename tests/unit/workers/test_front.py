@@ -16,8 +16,8 @@ from twisted.internet.task import Clock
 
 from mqttd.admin import lists
 from mqttd.admin.api import Api
-from mqttd.admin.openapi import document
-from mqttd.admin.parts import Desk
+from mqttd.admin.http.openapi import document
+from mqttd.admin.http.parts import Desk
 from mqttd.readmodel.pages import read_cursor
 from mqttd.workers.answers import ANSWERS
 from mqttd.workers.feeds import EventLines

@@ -7,8 +7,8 @@ from mqttd.codec.serializer import serialize
 from mqttd.mesh.frames import DOWN, DOWN_END, UP, UP_END, number_of, split
 from mqttd.mesh.link import Link, Stream
 from mqttd.mesh.mesh import Other
-from mqttd.session.channel import Channel
-from mqttd.session.output import GATHER, LARGE
+from mqttd.session.channel.channel import Channel
+from mqttd.session.ground.output import GATHER, LARGE
 from mqttd.workers.relay import PIECE, Inland, Outlet, Relays
 from tests.support.memory import MemoryBroker, MemoryClient
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttd.access.acl_conf import (
+from mqttd.access.acl.conf import (
     parse_acl,
 )
-from mqttd.access.acl_terms import (
+from mqttd.access.acl.terms import (
     All,
     And,
     Client,

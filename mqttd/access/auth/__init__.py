@@ -1,0 +1,1 @@
+"""The authentication chain and the modules in it."""

@@ -1,0 +1,1 @@
+"""Roles with rules, groups of them, and who has which."""

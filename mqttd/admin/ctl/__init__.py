@@ -1,0 +1,1 @@
+"""`mqttd-ctl`, a module for each group of its commands."""

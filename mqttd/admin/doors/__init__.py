@@ -1,0 +1,1 @@
+"""The doors of the HTTP interface: a Unix socket, TCP, the page, and what is let in by them."""

@@ -1,0 +1,1 @@
+"""The hook points, and who listens at each."""

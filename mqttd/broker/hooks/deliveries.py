@@ -1,0 +1,129 @@
+"""What becomes of messages, for those who keep it: deliveries and acknowledgements by client.
+
+    a delivery, an acknowledgement --> Trace of the session --turn's end--> joined to runs
+                                                                                  |
+                                                        Notes.note_deliveries(client, runs)
+
+Messages that go to a client one after another and differ in their payloads alone are one run, and
+so are their acknowledgements, as long as the turn lasts, whatever others get in between. Each is
+told with the time at which the turn ends: that is when deliveries are written. Clients that were
+sent the same in a turn are told of with the same list.
+
+Promise: a delivery costs one append, and its share of what is told at the turn's end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from mqttd.broker.routing.trie import Trie
+from mqttd.session.ground.connection import Ending, Turn
+from mqttd.session.ground.message import Message
+from mqttd.session.ground.runs import Run, Trace, joined
+from mqttd.session.publish.notes import Notes
+from mqttd.session.state import State
+
+__all__ = ["Deliveries", "Keeping"]
+
+#: Entries in the traces of a turn; with one more all are told. A topic counts as one for so many
+#: bytes: by Topic Alias a client names a long one with few.
+_MOST: Final = 4096
+_TOPIC_SHIFT: Final = 10
+_HALF: Final = (1 << 64) - 1
+
+
+class Keeping:
+    """One who keeps messages, or what becomes of them: of these topics, or (None) of all."""
+
+    def __init__(self, notes: Notes, topic_filters: list[str] | None) -> None:
+        #: Under which it has asked for its topics (`mqttd.broker.routing.gears`).
+        self.name: str = f"notes {id(self)}"
+        self.notes = notes
+        self.topics: Trie | None = None
+        if topic_filters is not None:
+            self.topics = Trie()
+            for topic_filter in topic_filters:
+                self.topics.insert(topic_filter)
+
+    def tell(self, acked: bool, at: int, session: State, runs: list[Run]) -> None:
+        """Tell it of those of a session's runs that are on its topics."""
+        topics = self.topics
+        if topics is not None:
+            runs = [run for run in runs if topics.match(run.topic.decode())]
+        if runs:
+            self.notes.note_deliveries(acked, at, session.client_id, session.username, runs)
+
+
+class Deliveries(Ending):
+    """Collects the traces of a turn.
+
+    turn: at whose ends they are told; clock: gives microseconds since 1970.
+    """
+
+    __slots__ = ("_clock", "_count", "_sessions", "_turn", "acking", "delivering")
+
+    def __init__(self, turn: Turn, clock: Callable[[], int]) -> None:
+        #: Who is noted deliveries, and who acknowledgements.
+        self.delivering: list[Keeping] = []
+        self.acking: list[Keeping] = []
+        self._turn = turn
+        self._clock = clock
+        #: Those with a trace, and the entries in them.
+        self._sessions: list[State] = []
+        self._count: int = 0
+
+    def whole(self, acked: bool, session: State, message: Message) -> None:
+        """A message that is remembered as a whole was sent or acknowledged."""
+        if self.acking if acked else self.delivering:
+            first = message.qos << 1 | (1 if message.retain else 0)
+            number = message.id
+            size = len(message.payload)
+            topic = message.topic.encode("utf-8", "replace")
+            run = Run(number >> 64, number & _HALF, topic, first, size)
+            self.add(acked, session, run)
+
+    def add(self, acked: bool, session: State, run: Run) -> None:
+        """These messages were sent or acknowledged."""
+        trace = session.trace
+        if trace is None:
+            trace = Trace()
+            session.trace = trace
+            if not self._sessions:
+                self._turn.endings.append(self)
+            self._sessions.append(session)
+        if acked:
+            trace.acked.append(run)
+        else:
+            trace.sent.append(run)
+        self._count += 1 + (len(run.topic) >> _TOPIC_SHIFT)
+        if self._count > _MOST:
+            self.end_turn()
+
+    def end_turn(self) -> None:
+        """See `Ending`: tell of all."""
+        sessions = self._sessions
+        if not sessions:
+            return
+        self._sessions = []
+        self._count = 0
+        at = self._clock()
+        before: list[Run] = []
+        runs: list[Run] = []
+        for session in sessions:
+            trace = session.trace
+            if trace is not None and trace.sent:
+                if trace.sent != before:
+                    before = trace.sent
+                    runs = joined(before)
+                for keeping in self.delivering:
+                    keeping.tell(False, at, session, runs)
+        for session in sessions:
+            trace = session.trace
+            session.trace = None
+            if trace is not None and trace.acked:
+                if trace.acked != before:
+                    before = trace.acked
+                    runs = joined(before)
+                for keeping in self.acking:
+                    keeping.tell(True, at, session, runs)

@@ -1,0 +1,1 @@
+"""The memory budget, and what gives way when it is spent."""

@@ -1,0 +1,455 @@
+"""SUBSCRIBE and UNSUBSCRIBE: each filter is looked at by hooks and rights, then by the router.
+
+    SUBSCRIBE --> mountpoint --> client.subscribe --> authorize each --> router --> SUBACK
+                                                                           '--> retained messages
+    UNSUBSCRIBE --> mountpoint --> client.unsubscribe --> router --> UNSUBACK
+
+Promise: as many reason codes as filters, in their order, whatever hooks do to the list. Of a long
+list some are served in each turn (`_SLICE`); what the client sends behind it waits. While other
+processes have yet to take the filters the SUBACK waits alone, `_UNDER_WAY` of a client at most:
+what is sent behind it is served, but for an UNSUBSCRIBE.
+
+MQTT 5.0: 3.8 to 3.11 (MQTT-3.8.4-6, MQTT-3.10.4-4).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mqttd.broker.ground.turns import Job
+from mqttd.broker.publish.publishing import Publishing
+from mqttd.broker.routing.abroad import Pacer, Taken
+from mqttd.codec import properties as prop
+from mqttd.codec import reasons
+from mqttd.codec.packet_types import SUBSCRIBE, UNSUBSCRIBE
+from mqttd.codec.packets import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
+from mqttd.codec.reasons import MqttError
+from mqttd.codec.serializer import serialize, varint
+from mqttd.codec.topic import split_shared, validate_topic_filter
+from mqttd.session.channel.channel import OPEN, Channel
+from mqttd.session.routes.receiver import NO_LIMIT
+from mqttd.session.session import Session
+from mqttd.types import Action, ClientInfo
+
+__all__ = ["Subscribing"]
+
+_SUBSCRIBE: Final = "subscribe"
+#: Filters of one packet that are served in a turn, and the units of work of each.
+_SLICE: Final = 200
+_FILTER: Final = 20
+#: SUBSCRIBEs of one client whose SUBACKs wait for other processes.
+_UNDER_WAY: Final = 16
+#: Filters in one log line.
+_TOLD: Final = 8
+
+
+class Subscribing:
+    """Serves the subscriptions of a broker's clients."""
+
+    def __init__(self, broker: Publishing) -> None:
+        self.broker = broker
+        #: How many SUBACKs of a connection wait for other processes, and who waits for them.
+        self.under_way: dict[Channel, int] = {}
+        self.behind: dict[Channel, _Unsubscribe] = {}
+        #: Who says when somebody has to wait; set by a cluster.
+        self.pacer: Pacer | None = None
+
+    def subscribe(self, channel: Channel, packet: Subscribe) -> None:
+        """Serve a SUBSCRIBE: one reason code per filter in the order asked (MQTT-3.8.4-6)."""
+        broker = self.broker
+        session = channel.session
+        assert session is not None
+        subscriptions: list[Subscription] = packet.subscriptions
+        if not self._answerable(channel, session, len(subscriptions)):
+            return
+        identifier = 0
+        if packet.properties is not None:
+            named = packet.properties.get(prop.SUBSCRIPTION_IDENTIFIER)
+            if isinstance(named, list) and named and isinstance(named[0], int):
+                identifier = named[0]
+        mount = channel.mount
+        if mount is not None:
+            for subscription in subscriptions:
+                subscription.topic_filter = mount.enter_filter(subscription.topic_filter)
+        client = broker.client_of(session)
+        if "client.subscribe" in broker.points:
+            _, changed = broker.hooks.run_hooks(
+                "client.subscribe", (client, packet.properties), subscriptions
+            )
+            # A hook may change filters and QoS, never how many codes the client gets.
+            if changed is subscriptions or self._are_subscriptions(changed, len(subscriptions)):
+                subscriptions = changed
+            else:
+                broker.hooks.unusable("client.subscribe", changed)
+        asked = _Subscribe(self, channel, session, packet.packet_id, len(subscriptions))
+        asked.client = client
+        asked.subscriptions = subscriptions
+        asked.identifier = identifier
+        asked.begin()
+
+    def _answerable(self, channel: Channel, session: Session, count: int) -> bool:
+        """Whether so many reason codes fit a packet that the client takes; else it has to go.
+
+        MQTT-3.1.2-24: nothing was done of what could not be answered.
+        """
+        largest = session.max_packet
+        if largest >= NO_LIMIT:
+            return True
+        body = 3 + count
+        if 1 + len(varint(body)) + body <= largest:
+            return True
+        detail = f"{count} reason codes are more than the {largest} bytes that the client takes"
+        self.broker.end_channel(channel, reasons.PACKET_TOO_LARGE, detail)
+        return False
+
+    def say(self, event: str, session: Session, filters: list[str], codes: list[int]) -> None:
+        """A log line; of many filters the first."""
+        self.broker.log(
+            event,
+            {
+                "client_id": session.client_id,
+                "filters": filters[:_TOLD],
+                "codes": codes[:_TOLD],
+                "more": len(filters) - _TOLD if len(filters) > _TOLD else None,
+            },
+        )
+
+    def subscribe_client(self, client_id: str, subscription: Subscription) -> int:
+        """Subscribe a session on its client's behalf: the reason code a SUBACK would carry.
+
+        Raises KeyError if there is no such session, TopicFilterInvalid for what is no filter.
+        """
+        broker = self.broker
+        session = broker.sessions[client_id]
+        code = self.one(session, broker.client_of(session), subscription, 0)
+        if code < 0x80:
+            broker.tell("session.subscribed", session, subscription)
+            session.start_replays()
+            broker.perform_later()
+        return code
+
+    def _are_subscriptions(self, changed: object, count: int) -> bool:
+        if not isinstance(changed, list) or len(changed) != count:
+            return False
+        for subscription in changed:
+            if not isinstance(subscription, Subscription) or subscription.qos not in (0, 1, 2):
+                return False
+            try:
+                _, topic_filter = split_shared(subscription.topic_filter)
+                validate_topic_filter(topic_filter, 0)
+            except Exception:
+                return False
+        return True
+
+    def one(
+        self, session: Session, client: ClientInfo, subscription: Subscription, identifier: int
+    ) -> int:
+        """Subscribe a session if its client may; the reason code."""
+        broker = self.broker
+        settings = broker.settings
+        _, topic_filter = split_shared(subscription.topic_filter)
+        if (
+            topic_filter.count("/") >= settings.max_topic_levels
+            or len(topic_filter.encode()) > settings.max_topic_length
+        ):
+            return reasons.TOPIC_FILTER_INVALID
+        validate_topic_filter(topic_filter, settings.max_topic_levels)
+        if not broker.authorize(client, Action(_SUBSCRIBE, subscription.qos), topic_filter):
+            broker.metrics.subscribes_denied += 1
+            return reasons.NOT_AUTHORIZED
+        qos = subscription.qos if subscription.qos < settings.max_qos else settings.max_qos
+        return broker.pubsub.subscribe(session, subscription, qos, identifier)
+
+    def unsubscribe(self, channel: Channel, packet: Unsubscribe) -> None:
+        """Serve an UNSUBSCRIBE: always an UNSUBACK (MQTT-3.10.4-4)."""
+        broker = self.broker
+        session = channel.session
+        assert session is not None
+        filters: list[str] = packet.topic_filters
+        if not self._answerable(channel, session, len(filters)):
+            return
+        mount = channel.mount
+        if mount is not None:
+            filters = [mount.enter_filter(topic_filter) for topic_filter in filters]
+        if "client.unsubscribe" in broker.points:
+            _, changed = broker.hooks.run_hooks(
+                "client.unsubscribe", (broker.client_of(session), packet.properties), filters
+            )
+            if isinstance(changed, list) and len(changed) == len(filters):
+                filters = [str(topic_filter) for topic_filter in changed]
+            else:
+                broker.hooks.unusable("client.unsubscribe", changed)
+        asked = _Unsubscribe(self, channel, session, packet.packet_id, len(filters))
+        asked.filters = filters
+        if channel in self.under_way:
+            self.behind[channel] = asked
+            asked.work()
+        else:
+            asked.begin()
+
+
+class _Asked(Job):
+    """A packet of filters: the first slice at once, what is left in later turns."""
+
+    def __init__(
+        self,
+        subscribing: Subscribing,
+        channel: Channel,
+        session: Session,
+        packet_id: int,
+        count: int,
+    ) -> None:
+        self.subscribing = subscribing
+        self.broker = subscribing.broker
+        self.channel = channel
+        self.session = session
+        self.packet_id = packet_id
+        self.count = count
+        #: Of the packet, for the log.
+        self.packet_type: int = UNSUBSCRIBE
+        self.at: int = 0
+        self.codes: list[int] = []
+        #: The client waits for this.
+        self.working: bool = False
+
+    def one(self) -> None:
+        """See to the filter at `at`."""
+        raise NotImplementedError
+
+    def answer(self) -> None:
+        """All have been seen to."""
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        """The packet has come; its client waits if not all of it is for this turn."""
+        if not self._some():
+            self.work()
+            self.broker.turns.add(self)
+        elif not self.waits():
+            self.answer()
+
+    def work(self) -> None:
+        """Have the client wait until this is done."""
+        if not self.working:
+            self.working = True
+            self.channel.begin_work()
+
+    def _rest(self) -> None:
+        if self.working:
+            self.working = False
+            self.channel.end_work()
+
+    def waits(self) -> bool:
+        """Whether the answer has to wait; it is `finish` that gives it then."""
+        return False
+
+    def finish(self) -> None:
+        """The answer need not wait any longer."""
+        channel = self.channel
+        if channel.state != OPEN or channel.session is not self.session:
+            return
+        try:
+            self.answer()
+            self._rest()
+        except MqttError as error:
+            channel.fail(error, self.packet_type)
+        except Exception as error:  # as in the edges: it must end this connection only
+            self.broker.crashed(channel, error)
+
+    def slice(self) -> bool:
+        """Go on, as long as the client is there."""
+        channel = self.channel
+        if channel.state != OPEN or channel.session is not self.session:
+            return False
+        try:
+            if not self._some():
+                return True
+            if not self.waits():
+                self.finish()
+        except MqttError as error:
+            channel.fail(error, self.packet_type)
+            return False
+        except Exception as error:  # as in the edges: it must end this connection only
+            self.broker.crashed(channel, error)
+            return False
+        return False
+
+    def _some(self) -> bool:
+        """See to as many as a slice has; whether all are seen to."""
+        end = self.at + _SLICE
+        if end > self.count:
+            end = self.count
+        self.broker.router.work += _FILTER * (end - self.at)
+        while self.at < end:
+            self.one()
+            self.at += 1
+        return self.at == self.count
+
+
+class _Subscribe(_Asked):
+    """A SUBSCRIBE."""
+
+    client: ClientInfo
+    subscriptions: list[Subscription]
+
+    def __init__(
+        self,
+        subscribing: Subscribing,
+        channel: Channel,
+        session: Session,
+        packet_id: int,
+        count: int,
+    ) -> None:
+        super().__init__(subscribing, channel, session, packet_id, count)
+        self.packet_type = SUBSCRIBE
+        self.identifier: int = 0
+        self.granted: list[Subscription] = []
+        #: It was put off, and counted as such.
+        self.late: bool = False
+
+    def begin(self) -> None:
+        """As `_Asked.begin`, when its user may have others told of filters."""
+        if self._may():
+            super().begin()
+
+    def slice(self) -> bool:
+        """As `_Asked.slice`, as long as it may."""
+        return self._may() and super().slice()
+
+    def _may(self) -> bool:
+        pacer = self.subscribing.pacer
+        if pacer is None or self.channel.state != OPEN or pacer.begin(self.channel, self._again):
+            return True
+        if not self.late:
+            self.late = True
+            pacer.waits()
+        self.work()
+        return False
+
+    def _again(self) -> None:
+        if self._may():
+            self.broker.turns.add(self)
+
+    def _some(self) -> bool:
+        done = super()._some()
+        if self.subscribing.pacer is not None:
+            self.subscribing.pacer.charge(self.channel)
+        return done
+
+    def one(self) -> None:
+        """The next filter."""
+        subscription = self.subscriptions[self.at]
+        code = self.subscribing.one(self.session, self.client, subscription, self.identifier)
+        if code < 0x80:
+            self.granted.append(subscription)
+        self.codes.append(code if self.channel.v5 or code < 0x80 else 0x80)
+
+    def waits(self) -> bool:
+        """Whether other processes have yet to take the filters."""
+        abroad = self.broker.router.abroad
+        if abroad is None or not abroad.waits(_Told(self)):
+            return False
+        under_way = self.subscribing.under_way
+        count = under_way.get(self.channel, 0) + 1
+        under_way[self.channel] = count
+        if count < _UNDER_WAY:
+            self._rest()
+        else:
+            self.work()
+        return True
+
+    def told(self) -> None:
+        """They have, or are not waited for any longer."""
+        under_way = self.subscribing.under_way
+        count = under_way.pop(self.channel) - 1
+        if count:
+            under_way[self.channel] = count
+        self.finish()
+        if not count:
+            behind = self.subscribing.behind.pop(self.channel, None)
+            if behind is not None:
+                self.broker.turns.add(behind)
+
+    def refuse(self) -> None:
+        """What the others could not be told of is not subscribed to."""
+        abroad = self.broker.router.abroad
+        if abroad is None or self.channel.session is not self.session:
+            return
+        granted = self.granted
+        self.granted = []
+        for at in range(len(self.subscriptions)):
+            subscription = self.subscriptions[at]
+            if subscription not in granted:
+                continue
+            if abroad.lacks(subscription.topic_filter):
+                self.broker.pubsub.unsubscribe(self.session, subscription.topic_filter)
+                self.codes[at] = reasons.IMPLEMENTATION_SPECIFIC_ERROR if self.channel.v5 else 0x80
+            else:
+                self.granted.append(subscription)
+
+    def answer(self) -> None:
+        """SUBACK, and what follows from it."""
+        broker = self.broker
+        channel = self.channel
+        session = self.session
+        codes = self.codes
+        broker.metrics.subscribes += 1
+        if broker.tells("subscribed"):
+            names = [subscription.topic_filter for subscription in self.subscriptions]
+            self.subscribing.say("subscribed", session, names, codes)
+        answer = serialize(Suback(self.packet_id, codes, None), channel.version)
+        if broker.settings.deny_disconnect and reasons.NOT_AUTHORIZED in codes:
+            channel.send(answer)
+            channel.close(reasons.NOT_AUTHORIZED, "subscribe denied")
+            return
+        session.send_kept(channel, answer, 2)
+        for subscription in self.granted:
+            broker.tell("session.subscribed", session, subscription)
+        if self.granted and "client.subscribe.after" in broker.points:
+            broker.hooks.run_hooks("client.subscribe.after", (self.client,), self.granted)
+        session.start_replays()
+
+
+class _Told(Taken):
+    """The other processes have the filters of a SUBSCRIBE."""
+
+    def __init__(self, asked: _Subscribe) -> None:
+        self.asked = asked
+
+    def taken(self) -> None:
+        """See `Taken.taken`."""
+        self.asked.told()
+
+    def refused(self) -> None:
+        """See `Taken.refused`."""
+        self.asked.refuse()
+        self.asked.told()
+
+    def filters(self) -> list[str]:
+        """See `Taken.filters`."""
+        return [subscription.topic_filter for subscription in self.asked.granted]
+
+
+class _Unsubscribe(_Asked):
+    """An UNSUBSCRIBE."""
+
+    filters: list[str]
+
+    def one(self) -> None:
+        """The next filter."""
+        topic_filter = self.filters[self.at]
+        if self.broker.pubsub.unsubscribe(self.session, topic_filter):
+            self.codes.append(0)
+            self.broker.tell("session.unsubscribed", self.session, topic_filter)
+        else:
+            self.codes.append(reasons.NO_SUBSCRIPTION_EXISTED)
+
+    def answer(self) -> None:
+        """UNSUBACK."""
+        broker = self.broker
+        channel = self.channel
+        broker.metrics.unsubscribes += 1
+        if broker.tells("unsubscribed"):
+            self.subscribing.say("unsubscribed", self.session, self.filters, self.codes)
+        answer = serialize(Unsuback(self.packet_id, self.codes, None), channel.version)
+        self.session.send_kept(channel, answer, 2)

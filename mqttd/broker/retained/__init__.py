@@ -1,0 +1,1 @@
+"""Retained messages: what is kept of one, the tree of their topics, finding them."""

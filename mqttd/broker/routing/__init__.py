@@ -1,0 +1,1 @@
+"""From a topic to its receivers: the trie, shared groups, other processes."""

@@ -1,0 +1,236 @@
+"""A session as one record and a queue of packets: what is stored, and handed from owner to owner.
+
+    Session --record_of--> bytes (JSON)   principal, expiry, subscriptions, packet ids
+            --queue_of---> packets        PUBLISH of MQTT 5.0, those in flight first
+
+    bytes --Record--> restore --> Session, subscribed, its window and its queue as they were
+
+Times are in seconds since 1970, because a monotonic clock means nothing elsewhere. Whoever reads a
+record without its packet ids, as before there were any, sends what was in flight as new.
+
+MQTT 5.0, 4.1: the session state; 4.4: what is sent again keeps its packet id.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from mqttd.broker.publish.publishing import Publishing
+from mqttd.codec import properties as prop
+from mqttd.codec.frame import packet_id_at
+from mqttd.codec.packets import Publish
+from mqttd.codec.parser import parse_packet
+from mqttd.codec.reasons import MqttError
+from mqttd.session.ground.message import RELEASED, Delivery, Message
+from mqttd.session.ground.wheel import milliseconds
+from mqttd.session.routes.route import OPTIONS, OWED
+from mqttd.session.session import Session
+from mqttd.types import ClientInfo, SessionState
+
+__all__ = ["Record", "queue_more", "queue_of", "record_of", "restore", "subscribe_all"]
+
+_VERSION: Final = 1
+#: As many as there are: those that a session has were within its limit where it comes from.
+_PACKET_IDS: Final = 65_535
+#: Stands for a QoS 2 message of which only the id is left.
+_RELEASES: Final = b"\x34\x05\x00\x00\x00\x01\x00"
+
+
+class Record:
+    """A record as it was read; raises ValueError for bytes that are none."""
+
+    def __init__(self, data: bytes) -> None:
+        try:
+            found: Any = json.loads(data)
+            if found["version"] != _VERSION:
+                raise ValueError(f"version {found['version']!r}: expected {_VERSION}")
+            self.username: str | None = found["username"]
+            self.mountpoint: str = found["mountpoint"]
+            self.expiry: int = found["expiry"]
+            #: When its connection ended; 0 while there is one.
+            self.away_since: int = found["away_since"]
+            self.written_at: int = found["written_at"]
+            #: When it began; 0 where that is not known.
+            self.created_at: int = found.get("created_at", 0)
+            #: Full filter, options, identifier (0: none).
+            self.subscriptions: list[tuple[str, int, int]] = [
+                (full_filter, options, identifier)
+                for full_filter, options, identifier in found["subscriptions"]
+            ]
+            #: Packet ids in flight, in their order; of each that is below 0 PUBREC has come, the
+            #: others are those of the first packets of the queue.
+            self.window: list[int] = [int(each) for each in found.get("window", ())]
+            #: Incoming QoS 2 packet ids that await PUBREL.
+            self.incoming: list[int] = [int(each) for each in found.get("incoming", ())]
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"no session record: {error!r}") from None
+
+
+def record_of(broker: Publishing, session: Session) -> bytes:
+    """The record of a session as it is now."""
+    seconds = broker.clock() // 1_000_000
+    away = 0 if session.channel is not None else (broker.now - session.away_since) // 1000
+    client = session.client
+    identifiers = session.identifiers or {}
+    found = {
+        "version": _VERSION,
+        "username": session.username,
+        "mountpoint": client.mountpoint if isinstance(client, ClientInfo) else "",
+        "expiry": session.expiry_interval,
+        "away_since": 0 if session.channel is not None else seconds - away,
+        "written_at": seconds,
+        "created_at": seconds - (broker.now - session.created_at) // 1000,
+        "subscriptions": [
+            (full_filter, options | _owed(session, full_filter), identifiers.get(full_filter, 0))
+            for full_filter, options in (session.subscriptions or {}).items()
+        ],
+        "window": [
+            -packet_id if entry is RELEASED else packet_id
+            for packet_id, entry in (session.inflight or {}).items()
+        ],
+        "incoming": list(session.awaiting_rel or ()),
+    }
+    return json.dumps(found).encode()
+
+
+def _owed(session: Session, full_filter: str) -> int:
+    return OWED if session.replays is not None and full_filter in session.replays else 0
+
+
+def queue_of(broker: Publishing, session: Session) -> list[bytes]:
+    """What a session's client is still owed, oldest first; what is in flight never expires."""
+    now = broker.now
+    packets = [_packet(broker, delivery) for delivery in session.pending_in_flight()]
+    for delivery in session.each_queued():
+        if not delivery.expires_at or delivery.expires_at > now:
+            packets.append(_packet(broker, delivery))
+    return packets
+
+
+def _packet(broker: Publishing, delivery: Delivery) -> bytes:
+    """A delivery as a packet of MQTT 5.0: its bytes, where they are one."""
+    if delivery.v5 and (not delivery.expires_at or delivery.expiry_at):
+        if not delivery.qos or delivery.packet_id:
+            return delivery.fresh(True, broker.now).wire
+    if delivery.message is None:
+        delivery = delivery.copy()  # in the queue it stays without its message
+    message = delivery.get_message(broker.next_message_id())
+    retain = delivery.wire[0] & 1 == 1
+    return message.wire(delivery.qos, retain, True, delivery.identifiers, broker.now)
+
+
+def restore(broker: Publishing, client_id: str, state: SessionState, record: Record) -> Session:
+    """A session as it was, away, with its subscriptions in the router; nothing is sent yet."""
+    session = Session(broker, client_id, record.username)
+    session.speak(True)
+    session.set_expiry(record.expiry)
+    seconds = broker.clock() // 1_000_000
+    away = seconds - record.away_since if record.away_since else 0
+    session.away_since = broker.now - milliseconds(max(away, 0))
+    age = seconds - record.created_at if record.created_at else 0
+    session.created_at = broker.now - milliseconds(max(age, away, 0))
+    if session.owner:
+        session.server.journal.dated(session.owner, seconds - max(age, away, 0))
+    subscribe_all(broker, session, record)
+    late = milliseconds(max(seconds - record.written_at, 0))
+    rest = _put_in_flight(broker, session, state.queue, record.window, late)
+    for packet_id in record.incoming:
+        session.await_release(packet_id, _PACKET_IDS)
+    queue_more(broker, session, state.queue[rest:], late)
+    for full_filter, options, identifier in record.subscriptions:
+        if options & OWED:
+            broker.pubsub.owe(session, full_filter, options, identifier)
+    return session
+
+
+def subscribe_all(broker: Publishing, session: Session, record: Record) -> None:
+    """Give a session the subscriptions of a record, and the mountpoint that they are below."""
+    if record.mountpoint:
+        session.client = ClientInfo(
+            session.client_id, record.username, "", 0, "", 5, False, mountpoint=record.mountpoint
+        )
+    for full_filter, options, identifier in record.subscriptions:
+        broker.pubsub.put_back(session, full_filter, options & OPTIONS, identifier)
+
+
+def queue_more(broker: Publishing, session: Session, packets: tuple[bytes, ...], late: int) -> None:
+    """Queue packets that came `late` milliseconds after they were written."""
+    for packet in packets:
+        delivery = _read(broker, packet, late, False)
+        if delivery is not None:
+            session.enqueue(delivery)
+
+
+def _put_in_flight(
+    broker: Publishing,
+    session: Session,
+    packets: tuple[bytes, ...],
+    window: list[int],
+    late: int,
+) -> int:
+    """Have the packets that were sent in flight again, under their ids; returns how many."""
+    at = 0
+    for packet_id in window:
+        if packet_id < 0:
+            session.put_inflight(-packet_id, _RELEASES)
+            session.release(-packet_id)
+        elif at < len(packets):
+            delivery = _read(broker, packets[at], late, True)
+            at += 1
+            if delivery is not None:
+                session.put_inflight(packet_id, delivery)
+    return at
+
+
+def _read(broker: Publishing, packet: bytes, late: int, sent: bool) -> Delivery | None:
+    try:
+        return _delivery(broker, packet, late, sent)
+    except (MqttError, IndexError):
+        return None
+
+
+def _delivery(broker: Publishing, wire: bytes, late: int, sent: bool) -> Delivery | None:
+    """A packet as a delivery; None if it has expired before it was `sent`, or is no PUBLISH.
+
+    Raises MqttError and IndexError for bytes that are no packet.
+    """
+    at = 1
+    while wire[at] & 0x80:
+        at += 1
+    packet = parse_packet(wire[0], wire[at + 1 :], 5)
+    if not isinstance(packet, Publish):
+        return None
+    properties = dict(packet.properties) if packet.properties is not None else {}
+    named = properties.pop(prop.SUBSCRIPTION_IDENTIFIER, None)
+    expiry = properties.pop(prop.MESSAGE_EXPIRY_INTERVAL, None)
+    expires_at = 0
+    if isinstance(expiry, int):
+        expires_at = broker.now + milliseconds(expiry) - late
+        if expires_at <= broker.now:
+            if not sent:
+                return None
+            expires_at = broker.now
+    identifiers: list[int] | None = None
+    if isinstance(named, list):
+        identifiers = [number for number in named if isinstance(number, int)]
+    if not expires_at and not packet.dup:
+        # Named when somebody asks: a store takes the bytes as they are, and no copy of them.
+        id_at = packet_id_at(wire) if packet.qos else 0
+        made = Delivery(wire, packet.qos, True, packet.packet_id, id_at, "")
+        made.identifiers = identifiers
+        return made
+    message = Message(
+        broker.next_message_id(),
+        packet.topic,
+        packet.payload,
+        packet.qos,
+        packet.retain,
+        properties or None,
+        "",
+        None,
+        expires_at,
+    )
+    made = Delivery.of(message, packet.qos, packet.retain, True, identifiers, broker.now)
+    made.message = None
+    return made

@@ -1,0 +1,1 @@
+"""What operators see of a cluster: nodes ask one another."""

@@ -1,0 +1,1 @@
+"""etcd as nodes speak it: its client, its keys, leases, and what is read and watched."""

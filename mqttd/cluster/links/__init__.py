@@ -1,0 +1,1 @@
+"""The links between nodes: who is let in, by what certificate, and what goes over them."""

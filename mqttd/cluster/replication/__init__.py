@@ -1,0 +1,1 @@
+"""Sessions that outlive their node: stores copied to JetStream, and taken over from there."""

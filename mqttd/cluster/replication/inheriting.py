@@ -1,0 +1,169 @@
+"""What nodes have kept for one that is gone goes to its heir, parted from what follows by a mark.
+
+    heir  filters of the sessions are in all tables, then `all/heir/<node>` says: marks
+    x     sees that: what it has kept for the node so far      --KEPT ...--> heir
+          and what it has claimed of it, and waits for         --MARK------> heir
+          and keeps nothing more: what follows goes to the heir, as all of its filters do
+    heir  what x has sent before its mark, it has twice: what was KEPT counts; behind it, the other
+
+The filters are seen before the mark is asked for, in etcd's order, so nothing is in neither. Each
+of the two lanes of a link has a mark.
+
+What the node itself was about to send to others, QoS 2 that its store had with the packet ids of
+its publishers, the heir hands out: each takes what it has not had (`mqttd.mesh.ferry`). LEFT with
+no messages is the end of it: sessions on their way, those that the heir sends on, too, wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from twisted.logger import Logger
+
+from mqttd.cluster.links.nodes import Node
+from mqttd.cluster.replication.share import Share
+from mqttd.mesh.arriving import Arriving
+from mqttd.mesh.frames import STATE, frame, number_of, packed, unpacked
+from mqttd.mesh.landing import Control
+from mqttd.mesh.link import Link, Nowhere
+
+__all__ = ["Inheriting", "Kept", "Wanted"]
+
+KEPT: Final = b"kept"
+MARK: Final = b"inherited"
+LANE_MARK: Final = b"inherited, lane"
+LEFT: Final = b"left"
+#: Bytes of what was kept in one frame.
+_FRAME: Final = 256 << 10
+
+#: A message that was kept: its stream and its number there, 0: it was never sent; its book and its
+#: number in that.
+Kept = tuple[int, int, bytes]
+#: One with its number.
+Numbered = tuple[int, bytes]
+#: Nobody's link: what it has brought is before all marks.
+_NOBODY: Final = -(1 << 40)
+#: Client ids that a node has claimed, and in which revision.
+Wanted = list[tuple[str, int]]
+
+
+class Inheriting:
+    """Both ends of it, for the node of `cluster`."""
+
+    def __init__(self, cluster: Share, log: Logger) -> None:
+        self.cluster = cluster
+        self.log = log
+        #: What has come for heirs that are here: node -> from whom, link of it -> what was kept.
+        self._coming: dict[str, dict[str, list[Kept]]] = {}
+        #: Told when a node has given all: its name, its link (0: this one), what it had and wants.
+        self.heirs: dict[str, Callable[[str, int, list[Kept], Wanted], object]] = {}
+        #: Which takings over were given what there is: (node, revision).
+        self._given: dict[str, int] = {}
+
+    def forget(self, name: str) -> None:
+        """Nobody here is the heir of this node any more."""
+        self.heirs.pop(name, None)
+        self._coming.pop(name, None)
+
+    def look(self) -> None:
+        """Give what we have for those whose heirs ask for it; once."""
+        heirs = self.cluster.view.heirs
+        for name in self._given.keys() - heirs.keys():
+            del self._given[name]
+        for name, heir in heirs.items():
+            if heir.stage != "marks" or self._given.get(name) == heir.changed:
+                continue
+            target = self.cluster.mesh.nodes.get(heir.by)
+            if target is None and heir.by != self.cluster.name:
+                continue
+            self._given[name] = heir.changed
+            # What was under way to thousands, as the heir was not known, is part of it.
+            self.cluster.broker.fans.after_all(partial(self._give, name, target))
+
+    def _give(self, name: str, target: Node | None) -> None:
+        kept = self.cluster.view.absent.take(name)
+        wanted = self.cluster.moves.arrivals.awaited_of(name)
+        if target is None:
+            if name in self.heirs:
+                self.heirs[name](self.cluster.name, 0, kept, wanted)
+            return
+        at = 0
+        while at < len(kept):
+            fields, size = [KEPT, name.encode()], 0
+            while at < len(kept) and size < _FRAME:
+                stream, number, data = kept[at]
+                fields.append(stream.to_bytes(8, "big") + number.to_bytes(8, "big") + data)
+                size += len(data)
+                at += 1
+            target.ferry.keep(frame(STATE, packed(fields)))
+        claimed = [number.to_bytes(8, "big") + each.encode() for each, number in wanted]
+        target.ferry.keep(frame(STATE, packed([MARK, name.encode(), *claimed])))
+        target.once.keep(frame(STATE, packed([LANE_MARK, name.encode()])))
+        self.cluster.broker.perform_later()
+
+    def hand_out(self, name: str, book: int, under_way: dict[str, list[Numbered]]) -> None:
+        """To each node what one that is gone was about to send it, numbered by `book`."""
+        cluster = self.cluster
+        for to, messages in under_way.items():
+            target = cluster.mesh.nodes.get(to)
+            if to == cluster.name:
+                self._take(name, book, messages)
+            elif target is None:
+                text = "{count} messages of node {node} for {to}, which is not there, are lost"
+                self.log.warn(text, count=len(messages), node=name, to=to)
+            else:
+                for number, data in messages:
+                    fields = [number.to_bytes(8, "big") + data]
+                    said = [LEFT, name.encode(), book.to_bytes(8, "big"), *fields]
+                    target.ferry.keep(frame(STATE, packed(said)))
+        for target in cluster.mesh.nodes.values():
+            end = [LEFT, name.encode(), book.to_bytes(8, "big")]
+            target.ferry.keep(frame(STATE, packed(end)))
+        cluster.moves.handed_out(name)
+        cluster.broker.perform_later()
+
+    def _take(self, name: str, book: int, messages: list[Numbered]) -> None:
+        """What has not come of these is for the sessions here."""
+        broker, choice = self.cluster.broker, self.cluster.mesh.choice
+        ferry = self.cluster.mesh.ferry_for(name)
+        before = choice.link
+        choice.link = _NOBODY
+        try:
+            for number, data in messages:
+                if ferry.inherits(number, book):
+                    Arriving(broker, Link(broker, Nowhere(), 0), Control(), choice).take(data)
+        finally:
+            choice.link = before
+
+    def told(self, node: Node, body: bytes) -> bool:
+        """A frame of another node; whether it is one of these."""
+        what, name, *fields = unpacked(body)
+        if what not in (KEPT, MARK, LANE_MARK, LEFT):
+            return False
+        gone = name.decode()
+        if what == LEFT:
+            messages = [(number_of(each), each[8:]) for each in fields[1:]]
+            if messages:
+                self._take(gone, number_of(fields[0]), messages)
+            else:
+                self.cluster.moves.handed_out(gone)
+            return True
+        if what == LANE_MARK:
+            if gone in self.heirs:
+                self.heirs[gone](node.name, -node.number, [], [])
+            return True
+        coming = self._coming.setdefault(gone, {})
+        if what == KEPT:
+            coming.setdefault(node.name, []).extend(
+                (number_of(each), number_of(each[8:]), each[16:]) for each in fields
+            )
+        else:
+            kept = coming.pop(node.name, [])
+            wanted = [(each[8:].decode(), number_of(each)) for each in fields]
+            if gone in self.heirs:
+                self.heirs[gone](node.name, node.number, kept, wanted)
+                if node.version < 2:
+                    self.heirs[gone](node.name, -node.number, [], [])
+        return True

@@ -1,0 +1,471 @@
+"""Sessions that this node has claimed and another has, until they are here.
+
+    claimed --> STATE --> a `Catcher` with its filters; when all nodes have these: MARK to everybody
+            --> MORE of its queue, in its order
+            --> TAIL and the marks of all --> whole --> taken --> entered: what was caught follows
+                                          entered, and kept by our store --> DONE
+    claimed by others meanwhile --> it goes on to them, in the order of their revisions
+    its node is gone --> it waits while that node is awaited, and begins anew with what that has
+                     --> else it goes on with what has come
+    its node has nothing --> who had it before that node is asked: it may not have come there
+
+Promise: what has come is given to who waits for it, kept, or sent on; never dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.logger import Logger
+
+from mqttd.broker.sessions.records import queue_more
+from mqttd.cluster.etcd.client import EtcdError
+from mqttd.cluster.links.nodes import Node
+from mqttd.cluster.sessions.catcher import Catcher
+from mqttd.cluster.sessions.remains import Remains
+from mqttd.cluster.sessions.transit import DONE, MARK, MARKS, WANT, Transit, cancel, sending_of
+from mqttd.session.session import Session
+from mqttd.types import SessionState
+
+__all__ = ["Arrivals"]
+
+#: Seconds for a session to be entered that somebody was given.
+ENTERS: Final = 10.0
+
+
+class _Coming:
+    """A session that was claimed in `revision`; `older` was claimed before and is not here yet."""
+
+    def __init__(self, origin: str, revision: int, older: _Coming | None) -> None:
+        #: Where it comes from, and who it was claimed of: it may not have come there.
+        self.origin = origin
+        self.owner = origin
+        #: Who had it before that node; empty: nobody, or that one was asked.
+        self.before = ""
+        #: Whose it is (`mqttd.cluster.etcd.keys.Owner`); empty: etcd does not say.
+        self.user = ""
+        self.revision = revision
+        self.older = older
+        self.state: SessionState | None = None
+        #: What has come of its queue behind that.
+        self.more: list[bytes] = []
+        self.catcher: Catcher | None = None
+        #: What our own store keeps of it, where it was to leave this node and is back.
+        self.remains: Remains | None = None
+        #: Its node is gone before TAIL, and awaited: what it sends then is in place of this.
+        self.again = False
+        #: What tells this sending of it from others, and the marks of this one.
+        self.sending = b""
+        #: It outlasts its connection: while its node is awaited, so is it.
+        self.lasts = False
+        #: What others are to know before they give their marks: a revision of etcd, 0 where this
+        #: node has written nothing yet; -1: they are not asked.
+        self.known = -1
+        #: What the old node has caught is here; all of it is here that will ever be; and somebody
+        #: was given it.
+        self.has_tail = False
+        self.whole = False
+        self.taken = False
+        #: Who has claimed it meanwhile, and when.
+        self.next: tuple[str, int] | None = None
+        self.waits: Deferred[SessionState | None] | None = None
+        #: Somebody has waited for it in vain.
+        self.missed = False
+        self.late: Any = None
+
+
+class Arrivals:
+    """Those of the node `name`.
+
+    `settled` waits until other nodes know filters; `at` says the revision of etcd in which this
+    node's own were written last.
+    """
+
+    def __init__(
+        self,
+        transit: Transit,
+        name: str,
+        settled: Callable[[list[str]], Awaitable[None]],
+        at: Callable[[], int],
+    ) -> None:
+        self.transit = transit
+        self.name = name
+        self.settled = settled
+        self.at = at
+        self.log = Logger(namespace="mqttd.cluster")
+        self.of: dict[str, _Coming] = {}
+        #: Set by who makes this: goes on to another node, and what to do when it is there; nobody
+        #: waits for it; a session that was entered is another node's by now; by which lease the
+        #: sessions of a node wait for it.
+        self.goes: Callable[
+            [str, tuple[str, int], SessionState | None, Remains, Catcher | None], object
+        ]
+        self.unclaimed: Callable[[str], object] = lambda client_id: None
+        self.overtaken: Callable[[str, str, int], object] = lambda *_: None
+        self.home_of: Callable[[str], int] = lambda name: -1
+        #: Whether somebody takes over what a node has left, or is about to.
+        self.is_left: Callable[[str], bool] = lambda name: False
+        #: What was to leave this node, for who had claimed it before this revision, and has not;
+        #: with who catches what comes for it from now on, and what the store keeps of both.
+        self.back: Callable[[str, int], tuple[SessionState, Catcher | None, Remains | None] | None]
+
+    def __len__(self) -> int:
+        return len(self.of)
+
+    def _all(self) -> Iterator[tuple[str, _Coming]]:
+        for client_id, newest in list(self.of.items()):
+            comes: _Coming | None = newest
+            while comes is not None:
+                yield client_id, comes
+                comes = comes.older
+
+    def find(self, client_id: str, revision: int) -> _Coming | None:
+        """The one that was claimed in this revision."""
+        comes = self.of.get(client_id)
+        while comes is not None and comes.revision != revision:
+            comes = comes.older
+        return comes
+
+    def _unlink(self, client_id: str, comes: _Coming) -> None:
+        cancel(comes.late)
+        comes.late = None
+        newest = self.of.get(client_id)
+        if newest is comes:
+            if comes.older is None:
+                del self.of[client_id]
+            else:
+                self.of[client_id] = comes.older
+            return
+        while newest is not None and newest.older is not comes:
+            newest = newest.older
+        if newest is not None:
+            newest.older = comes.older
+
+    # -- who waits -----------------------------------------------------------------------------
+
+    def pending(self, client_id: str) -> int:
+        """The revision of what was claimed last and nobody has been given; 0 for none."""
+        comes = self.of.get(client_id)
+        return 0 if comes is None or comes.taken or comes.next is not None else comes.revision
+
+    def expect(self, client_id: str, origin: str, revision: int) -> _Coming:
+        """A session comes from this node, claimed in this revision; 0: that is not known."""
+        comes = self.find(client_id, revision)
+        if comes is None:
+            unknown = self.find(client_id, 0) if revision else None
+            newest = self.of.get(client_id)
+            if unknown is not None:  # this is it
+                unknown.revision = revision
+                return unknown
+            if newest is None or newest.revision < revision:
+                comes = self.of[client_id] = _Coming(origin, revision, newest)
+            else:
+                while newest.older is not None and newest.older.revision > revision:
+                    newest = newest.older
+                comes = newest.older = _Coming(origin, revision, newest.older)
+        return comes
+
+    def wanted(self, client_id: str, revision: int) -> Deferred[SessionState | None]:
+        """The state of a session that is expected, when all of it is here; None for none."""
+        comes = self.find(client_id, revision)
+        assert comes is not None
+        if comes.whole:
+            return succeed(self._given(client_id, comes))
+        comes.waits = Deferred()
+        return comes.waits
+
+    def unwanted(self, client_id: str, revision: int) -> None:
+        """Nobody waits for it any more; it comes all the same."""
+        comes = self.find(client_id, revision)
+        if comes is not None:
+            comes.waits = None
+
+    def missed(self, client_id: str, revision: int) -> bool:
+        """Somebody has waited in vain for one that is expected; whether that is the first time."""
+        comes = self.find(client_id, revision)
+        if comes is None or comes.missed:
+            return False
+        comes.missed = True
+        return True
+
+    def left_over(self, client_id: str) -> tuple[int, SessionState | None]:
+        """What has come and nobody has taken: its revision, 0 for nothing, and its state."""
+        comes = self.of.get(client_id)
+        if comes is None or not comes.whole or comes.taken:
+            return 0, None
+        return comes.revision, self._given(client_id, comes)
+
+    def passed(self, client_id: str, by: str, revision: int) -> bool:
+        """A node has claimed it in this revision, after us: it goes on when it is here.
+
+        False where nothing comes that was claimed before.
+        """
+        comes = self.of.get(client_id)
+        while comes is not None and comes.revision >= revision:
+            comes = comes.older
+        if comes is None:
+            return False
+        if comes.next is None or comes.next[1] < revision:
+            comes.next = (by, revision)
+        if comes.whole and not comes.taken:
+            self._goes_on(client_id, comes)
+        return True
+
+    def _goes_on(self, client_id: str, comes: _Coming) -> None:
+        assert comes.next is not None
+        self._unlink(client_id, comes)
+        state, catcher = comes.state, comes.catcher
+        if state is not None:
+            state = self.transit.with_caught(state, catcher)
+        waits, comes.waits = comes.waits, None
+        # Until it is there, who had it has: a node that is killed knows nothing of it.
+        kept = comes.remains or Remains(lambda numbers: self._done(client_id, comes))
+        self.goes(client_id, comes.next, state, kept, catcher)
+        if waits is not None:
+            waits.errback(EtcdError(f"node {comes.next[0]!r} has claimed it after this one"))
+
+    # -- it comes ------------------------------------------------------------------------------
+
+    def state(self, node: Node, client_id: str, revision: int, fields: list[bytes]) -> None:
+        """What was sent of it first; nothing where there is nothing."""
+        comes = self.expect(client_id, node.name, revision)
+        new = comes.state is None or comes.again
+        known = node.name in (comes.origin, comes.owner)
+        if comes.whole or not (new or (fields and known)):
+            if fields and not known:
+                self.transit.say(node, DONE, client_id, revision)  # what is here is newer
+            return
+        if not fields:
+            if node.name == comes.origin:  # else it has said so before
+                self._nothing(client_id, comes)
+            return
+        before = self.transit.mesh.nodes.get(comes.origin)
+        if not new and before is not None and before is not node:
+            self.transit.say(before, DONE, client_id, revision)  # it has begun anew, and is older
+        comes.origin = node.name  # who had it may have died before it came to him
+        # Sent again it is in place of what was sent before, with what was caught since.
+        state = SessionState(fields[0], tuple(fields[1:]), revision)
+        catcher = self.transit.catch(client_id, state, True)
+        self._begin(comes, state, catcher)
+        if catcher is None:
+            self._whole(client_id, comes)
+            return
+        done = Deferred.fromCoroutine(self._meet(client_id, comes, catcher))
+        done.addErrback(lambda failure: self.log.failure("a session that comes", failure))
+
+    def _begin(self, comes: _Coming, state: SessionState, catcher: Catcher | None) -> None:
+        """This is what there is of it; of what had come before, its node had all."""
+        before = comes.catcher
+        cancel(comes.late)
+        comes.late = None
+        comes.state, comes.more, comes.catcher = state, [], catcher
+        comes.again, comes.known, comes.has_tail = False, -1, False
+        comes.sending = sending_of(state.record)
+        if before is not None:
+            self.transit.bury(before)
+
+    def awaited_of(self, origin: str) -> list[tuple[str, int]]:
+        """Sessions that were claimed of a node, and are still wanted of it: in which revision."""
+        return [
+            (client_id, comes.revision)
+            for client_id, comes in self._all()
+            if comes.origin == origin and comes.revision and not comes.whole
+            and (comes.state is None or comes.again)
+        ]  # fmt: skip
+
+    def inherited(
+        self, client_id: str, revision: int, state: SessionState, catcher: Catcher
+    ) -> None:
+        """Its node is gone, and has left this where others find it; who catches what follows."""
+        comes = self.find(client_id, revision)
+        if comes is None or comes.whole or (comes.state is not None and not comes.again):
+            self.transit.bury(catcher)
+            return
+        self._begin(comes, state, catcher)
+        self._whole(client_id, comes)
+
+    def _nothing(self, client_id: str, comes: _Coming) -> None:
+        """Its node has nothing of it."""
+        if comes.state is not None:
+            self._whole(client_id, comes)  # any more
+            return
+        before, comes.before = comes.before, ""
+        node = self.transit.mesh.nodes.get(before)
+        if node is not None:
+            comes.origin = before
+            self.transit.say(node, WANT, client_id, comes.revision)
+            return
+        found = self.back(client_id, comes.revision) if before == self.name else None
+        if found is not None:
+            comes.state, comes.catcher, comes.remains = found
+        self._whole(client_id, comes)
+
+    def brought_back(self, client_id: str, revision: int) -> None:
+        """The node that it was claimed of is gone, and had not had all of it from here."""
+        comes = self.find(client_id, revision)
+        if comes is not None and not comes.whole and comes.state is None:
+            comes.before = self.name
+            self._nothing(client_id, comes)
+
+    def _is_coming(self, client_id: str, comes: _Coming) -> bool:
+        return self.find(client_id, comes.revision) is comes and not comes.whole
+
+    async def _meet(self, client_id: str, comes: _Coming, catcher: Catcher) -> None:
+        mesh = self.transit.mesh
+        filters = list(catcher.subscriptions or ())
+        await self.settled(filters)
+        while any(mesh.lacks(each) for each in filters):
+            await self.settled(filters)  # etcd has not answered
+        # What was under way to thousands, and was not for these filters, comes before our mark.
+        past: Deferred[None] = Deferred()
+        self.transit.broker.fans.after_all(lambda: past.callback(None))
+        await past
+        if not self._is_coming(client_id, comes) or comes.catcher is not catcher:
+            return
+        comes.known = self.at()
+        for node in mesh.nodes.values():
+            self._ask(node, client_id, comes)
+        self.marked(client_id, comes.revision, 0, comes.sending)
+        self.transit.broker.perform_later()
+
+    def _ask(self, node: Node, client_id: str, comes: _Coming) -> None:
+        known = comes.known.to_bytes(8, "big") + comes.sending
+        ends = [known, comes.origin.encode(), self.name.encode()]
+        self.transit.say(node, MARK, client_id, comes.revision, *ends)
+        self.transit.mark(node, client_id, comes.revision, comes.sending)
+
+    def marked(self, client_id: str, revision: int, link: int, sending: bytes = b"") -> None:
+        """A mark has come on a link (0: all that we publish goes there from now on)."""
+        comes = self.find(client_id, revision)
+        if comes is None or comes.catcher is None or sending not in (b"", comes.sending):
+            return
+        comes.catcher.marks.add(link, lambda: self._complete(client_id, comes))
+
+    def more(self, node: Node, client_id: str, revision: int, fields: list[bytes]) -> None:
+        """More of the queue, of the sending that is named first."""
+        comes = self.find(client_id, revision)
+        if comes is None or comes.state is None or node.name != comes.origin:
+            return
+        if not comes.has_tail and not comes.whole and fields[0] == comes.sending:
+            comes.more.extend(fields[1:])
+
+    def tail(self, node: Node, client_id: str, revision: int, packets: list[bytes]) -> None:
+        """What the old node has caught."""
+        comes = self.find(client_id, revision)
+        if comes is None or comes.state is None or node.name != comes.origin:
+            return
+        if not comes.has_tail:
+            comes.more.extend(packets)
+            comes.has_tail = True
+            self._complete(client_id, comes)
+
+    def _complete(self, client_id: str, comes: _Coming) -> None:
+        """Go on, if nothing can come any more that the old node has caught."""
+        if not comes.has_tail or comes.catcher is None or not self._is_coming(client_id, comes):
+            return
+        if self.transit.has_all(comes.catcher):
+            self._whole(client_id, comes)
+        elif comes.late is None:
+            comes.late = self.transit.reactor.callLater(MARKS, self._whole, client_id, comes)
+
+    def look(self) -> None:
+        """There may be nothing more to wait for."""
+        for client_id, comes in self._all():
+            self._complete(client_id, comes)
+
+    def _whole(self, client_id: str, comes: _Coming) -> None:
+        if not self._is_coming(client_id, comes):
+            return
+        comes.whole = True
+        if comes.state is not None and comes.more:
+            state, more = comes.state, comes.more
+            comes.state = SessionState(state.record, (*state.queue, *more), comes.revision)
+            comes.more = []
+        cancel(comes.late)
+        comes.late = None
+        if comes.next is not None:
+            self._goes_on(client_id, comes)
+            return
+        waits, comes.waits = comes.waits, None
+        if waits is not None:
+            waits.callback(self._given(client_id, comes))
+        else:
+            self.unclaimed(client_id)
+
+    # -- it is entered -------------------------------------------------------------------------
+
+    def _given(self, client_id: str, comes: _Coming) -> SessionState | None:
+        """Its state is about to be entered, as far as its client still wants it."""
+        comes.taken = True
+        if comes.catcher is None:
+            self._unlink(client_id, comes)
+            self._done(client_id, comes)
+        elif comes.late is None:
+            call = self.transit.reactor.callLater
+            comes.late = call(ENTERS, self._not_entered, client_id, comes)
+        return comes.state
+
+    def entered(self, session: Session, with_state: bool) -> None:
+        """A session is here: what came for it meanwhile waits behind what came with it."""
+        client_id = session.client_id
+        comes = self.of.get(client_id)
+        if comes is None or not comes.taken:
+            return
+        self._unlink(client_id, comes)
+        if comes.catcher is not None:
+            if with_state:
+                queue_more(self.transit.broker, session, self.transit.caught(comes.catcher), 0)
+                self.transit.broker.fans.replace(comes.catcher, session)
+            self.transit.bury(comes.catcher)
+        if comes.remains is not None:
+            comes.remains.end()  # in the turn in which the store is told of the session
+        # Until our store has it, who had it before has: a node that is killed knows nothing of it.
+        self.transit.broker.journal.when_kept(lambda: self._done(client_id, comes))
+        if comes.next is not None:
+            self.transit.reactor.callLater(0, self.overtaken, client_id, *comes.next)
+
+    def _done(self, client_id: str, comes: _Coming) -> None:
+        """Who had it need not keep it any longer; that may be our own store."""
+        if comes.remains is not None:
+            comes.remains.end()
+        origin = self.transit.mesh.nodes.get(comes.origin)
+        if origin is not None and comes.state is not None:
+            self.transit.say(origin, DONE, client_id, comes.revision)
+            self.transit.broker.perform_later()
+
+    def _not_entered(self, client_id: str, comes: _Coming) -> None:
+        """Nobody has entered it: its client does not want it, or is not let in."""
+        if self.find(client_id, comes.revision) is not comes:
+            return
+        if comes.next is not None:
+            self._goes_on(client_id, comes)
+            return
+        self._unlink(client_id, comes)
+        if comes.catcher is not None:
+            self.transit.bury(comes.catcher)
+        self._done(client_id, comes)
+
+    # -- nodes come and go ---------------------------------------------------------------------
+
+    def joined(self, node: Node) -> None:
+        """A node is there: its mark is wanted, too, and what it may have in its store."""
+        for client_id, comes in self._all():
+            if comes.whole:
+                continue
+            wanted = comes.state is None or comes.again
+            if wanted and comes.origin == node.name and comes.revision:
+                self.transit.say(node, WANT, client_id, comes.revision)
+            elif comes.known >= 0:
+                self._ask(node, client_id, comes)
+
+    def left(self, name: str) -> None:
+        """A node is gone, with what it had not sent."""
+        for client_id, comes in list(self._all()):
+            if comes.origin != name or comes.whole or comes.has_tail:
+                self._complete(client_id, comes)
+            elif self.is_left(name) or (comes.lasts and self.home_of(name) >= 0):
+                comes.again = comes.state is not None
+            else:
+                self._nothing(client_id, comes)

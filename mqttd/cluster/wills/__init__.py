@@ -1,0 +1,1 @@
+"""Wills where other nodes find them."""

@@ -1,0 +1,1 @@
+"""PUBLISH on its way through, a module for each gear."""

@@ -1,0 +1,1 @@
+"""From a topic's bytes to its route, looked up once for everybody."""

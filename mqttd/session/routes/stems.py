@@ -1,0 +1,151 @@
+"""The first words of topics, where they decide: all that go on from there have one route.
+
+    filters  #   plant/+/t/#   plant/7/x
+
+    (start) --plant--> . --7-----> .           a filter goes on: look the topic up
+                       |     ----> . --t-----> [#  plant/+/t/#]   whatever follows
+                       |             `-others-> [#]
+            --others-> [#]
+
+With more topics in use than the processor's cache holds, a look-up of the whole topic is mostly
+waiting for memory, and a topic that was never seen has to be walked through the filters. But words
+behind the last one that a filter names change nothing: after `plant/8/t/` all topics lead to the
+same receivers. `Stems` is that walk, done once for the words that filters tell apart (an automaton
+that is made as topics come), and checks the topic on the way.
+
+Only for what needs nothing but its bytes, of clients that may publish anywhere. `Topics` is the
+slow twin (tests/unit/session/test_stems.py). Promise: one pass over the topic; bounded in stems,
+which are thrown away when a subscription changes that may concern them, and rest where they bring
+nothing. MQTT 5.0, 4.7.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mqttd.codec.scan import is_utf8
+from mqttd.session.routes.route import Route
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+__all__ = ["LOST", "PENDING", "Stem", "Stems"]
+
+#: What stems have brought, in topics that they have led: below `_LOSS` they rest for `_REST`
+#: chunks. So it is where subscriptions change all the time, or topics are looked up all the same.
+_GAIN: Final = 4096
+_LOSS: Final = -1024
+_REST: Final = 4096
+
+
+class Stem:
+    """Where a topic is that has begun with some words, and goes on."""
+
+    __slots__ = ("below", "others", "route")
+
+    def __init__(self) -> None:
+        #: Of all topics that begin so, once nothing that follows can change it.
+        self.route: Route | None = None
+        #: By the next word, for those that a filter names; and what any other word leads to.
+        self.below: dict[bytes, Stem] = {}
+        self.others: Stem | None = None
+
+
+#: Topics that begin so are looked up.
+LOST: Final = Stem()
+#: A filter names this word, and no topic has come that has it.
+PENDING: Final = Stem()
+
+
+class Stems:
+    """All of them, by the root, and whose topics are looked at now."""
+
+    def __init__(self) -> None:
+        self.root: Stem | None = None
+        #: Of a topic.
+        self.most_levels: int = 0
+        self.most_bytes: int = 0
+        self.worth: int = 0
+        #: What the routes are told of who publishes: see `Route.right`.
+        self.right: int = -2
+        self.epoch: int = -1
+        self._rest: int = 0
+
+    def begin(self) -> Stem | None:
+        """The stem of all topics but those that begin with `$`; None: there can be none now."""
+        raise NotImplementedError
+
+    def step(self, stem: Stem, word: bytes) -> Stem:
+        """The stem behind one more word, which leads on from `stem` for the first time."""
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """What they were made of has changed; they are made anew when they are needed."""
+        self.root = None
+
+    def serve(self, right: int, epoch: int, most_levels: int, most_bytes: int) -> bool:
+        """Whether there are any for a chunk of a client whose class, `right`, may publish anywhere.
+
+        most_levels, most_bytes: of a topic.
+        """
+        if self._rest:
+            self._rest -= 1
+            return False
+        if self.worth < _LOSS:
+            self.worth = 0
+            self._rest = _REST
+            return False
+        if self.worth > _GAIN:
+            self.worth = _GAIN
+        if self.root is None:
+            self.root = self.begin()
+        self.right = right
+        self.epoch = epoch
+        self.most_levels = most_levels
+        self.most_bytes = most_bytes
+        return self.root is not None and self.root is not LOST
+
+    def along(self, data: bytes, start: int, end: int) -> Route | None:
+        """The route of the topic from `start` to `end`; None where it has to be looked up.
+
+        What is no valid topic name is left to the look-up, which says so.
+        """
+        i: i64 = start
+        stop: i64 = end
+        stem = self.root
+        if stem is None or i == stop or end - start > self.most_bytes or data[i] == 0x24:
+            return None
+        self.worth -= 1
+        route = stem.route
+        at: i64 = i
+        levels: i64 = 1
+        seen: i64 = 0
+        while i < stop:
+            b: i64 = data[i]
+            if b <= 0x2F:
+                if b == 0x2F:
+                    levels += 1
+                    if route is None:
+                        word = data[at:i]
+                        below = stem.below.get(word)
+                        if below is None:
+                            below = stem.others
+                        if below is None or below is PENDING:
+                            below = self.step(stem, word)
+                        if below is LOST:
+                            return None
+                        stem = below
+                        route = stem.route
+                        at = i + 1
+                elif b == 0x2B or b == 0x23 or b == 0:
+                    return None
+            seen |= b
+            i += 1
+        if route is None or levels > self.most_levels:
+            return None
+        if seen >= 0x80 and not is_utf8(data[start:end]):
+            return None
+        self.worth += 2
+        route.right = self.right
+        route.epoch = self.epoch
+        return route
