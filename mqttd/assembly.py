@@ -57,6 +57,7 @@ from mqttd.transports.protocol import MqttFactory
 from mqttd.transports.reactor import epoll_of
 from mqttd.transports.sockets import ListenError
 from mqttd.transports.stalled import Stalled
+from mqttd.workers.parent import parent_of
 from mqttd.workers.place import Place
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ class Assembly(MultiService):
         self.on_start = on_start
         self.reactor = reactor
         self.place = place
+        self.keeper = parent_of(os.environ if on_start is None else {}, reactor)
         self.setName("mqttd")  # type: ignore[no-untyped-call]
         self.log = Logger(namespace="mqttd")
         #: Clients are let in.
@@ -244,7 +246,8 @@ class Assembly(MultiService):
             self.reports.alarm, lambda: self.engine.most,
             lambda: listeners_of(self.config, self.on_start is not None),
             self.gate.of_listener, None if self.worker is None else self.worker.sockets,
-            self._is_first(), () if self.place is None else self.place.stopped,
+            self._is_first() and (self.keeper is None or self.keeper.number == 1),
+            () if self.place is None else self.place.stopped,
             self.cluster is not None,
         )  # fmt: skip
         self.reload = parts.reload = Reload(self)

@@ -29,7 +29,7 @@ from mqttd.config.schema import Config, SslListener
 from mqttd.plugins.handle.handle import Host
 from mqttd.plugins.plugins import Plugins
 from mqttd.transports.tls import Tls, TlsError
-from mqttd.workers.place import place_of
+from mqttd.workers.place import PARENT, count_of, node_names, place_of
 
 __all__ = ["Options", "StartError", "check", "check_cluster", "check_files", "closed_door"]
 __all__ += ["lock_data_dir", "version_text", "why"]
@@ -132,7 +132,8 @@ def check_cluster(config: Config) -> None:
     if text := refused(config):
         raise StartError(text)
     try:
-        check_own(config.cluster, config.node.name)
+        for name in node_names(config.node.name, count_of(config.node.workers)):
+            check_own(config.cluster, name)
         node_options(config.cluster)
         etcd_access(config.cluster)
         if config.session.replicate != "none":
@@ -269,5 +270,5 @@ class Options(usage.Options):
         if self["check-config"]:
             print(f"{path or 'defaults'}: ok")
             sys.exit(0)
-        if place_of(os.environ) is None:
+        if place_of(os.environ) is None and PARENT not in os.environ:
             print(f"mqttd: configuration {path or 'defaults'}", file=sys.stderr)

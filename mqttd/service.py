@@ -43,22 +43,21 @@ from mqttd.types import PluginError
 from mqttd.workers.place import Place, count_of, place_of
 
 if TYPE_CHECKING:
-    from mqttd.workers.supervisor import WorkersService
+    from mqttd.workers.processes import Processes
 
 __all__ = ["MqttdService", "Options", "StartError", "makeService", "settings_of"]
 
 
-def makeService(options: Options) -> MqttdService | WorkersService:
+def makeService(options: Options) -> MqttdService | Processes:
     """The broker as a Twisted service (called by twistd): one process, or who starts several."""
     from twisted.internet import reactor
 
     try:
         place = place_of(os.environ)
-        service: MqttdService | WorkersService
-        if place is None and count_of(options.configuration.node.workers) > 1:
-            from mqttd.workers.supervisor import WorkersService
-
-            service = WorkersService(options.configuration, reactor, options.parent)
+        service: MqttdService | Processes
+        config = options.configuration
+        if place is None and count_of(config.node.workers) > 1:
+            service = _several(config)(config, reactor, options.parent)
         else:
             service = MqttdService(options.configuration, reactor, place=place)
         service.keep_log(getattr(options, "parent", None))
@@ -66,6 +65,17 @@ def makeService(options: Options) -> MqttdService | WorkersService:
     except Exception as error:
         # twistd would print a traceback; the operator needs the one line.
         raise SystemExit(f"mqttd cannot start: {why(error, options.configuration)}") from None
+
+
+def _several(config: Config) -> Callable[[Config, Any, Mapping[str, Any] | None], Processes]:
+    """Who starts several processes: workers, or nodes of a cluster."""
+    if config.cluster.kind != "none":
+        from mqttd.workers.nodes import NodesService
+
+        return NodesService
+    from mqttd.workers.supervisor import WorkersService
+
+    return WorkersService
 
 
 #: Turns of the engine in a row that may raise before the process ends.
@@ -150,6 +160,8 @@ class MqttdService(Assembly):
         self.broker.now = monotonic_ms()
         start_reading(self.reactor, self.engine)
         self._rounds.start()
+        if self.keeper is not None:
+            self.keeper.start()
         self.overload.start()
         self.watchdog.start()
         if self.on_start is None:
@@ -181,10 +193,11 @@ class MqttdService(Assembly):
         self.sys_topics.start()
         if self.garbage is not None:
             self.garbage.start()
-        if self.worker is not None:
+        kept_by = self.worker or self.keeper
+        if kept_by is not None:
             urls = {door.id: door.url() for door in self.doors.doors.values()}
             line, told = self.ready_line(), warning(self.config.auth)
-            self.worker.ready({"line": line, "warning": told, "listeners": urls})
+            kept_by.ready({"line": line, "warning": told, "listeners": urls})
         else:
             self._tell_ready()
         self.supervisor.ready()
@@ -203,8 +216,9 @@ class MqttdService(Assembly):
 
     def _cannot_start(self, failure: Failure) -> None:
         """What can only be known while the reactor runs: end, and with a status that says so."""
-        if self.worker is not None and not self.opened:
-            self.worker.failed(failure.getErrorMessage())
+        kept_by = self.worker or self.keeper
+        if kept_by is not None and not self.opened:
+            kept_by.failed(failure.getErrorMessage())
         if failure.check(PluginError, StoreError, StartError, ListenError):
             self.log.critical("mqttd cannot start: {error}", error=str(failure.value))
         else:
@@ -303,6 +317,8 @@ class MqttdService(Assembly):
             self.worker.tick(now)
         if self.cluster is not None:
             self.cluster.tick()
+        if self.keeper is not None:
+            self.keeper.tick()
         self.engine.tick(now)
         self.stalled.tick(now)
         self.broker.loop_lag = int(self.overload.lag * 1000)

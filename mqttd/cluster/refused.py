@@ -10,9 +10,6 @@ __all__ = ["refused"]
 def refused(config: Config) -> str:
     """What of a configuration does not go together with a cluster; empty where all does."""
     said = 'is not possible with cluster.kind = "etcd" yet'
-    if config.node.workers != 1:
-        hint = "several on one machine share a port by reuse_port = true of their listeners"
-        return f"node.workers = {config.node.workers!r} {said}: each node is one process; {hint}"
     if config.session.upgrade_qos:
         return f"session.upgrade_qos = true {said}"
     if config.session.replicate != "none":

@@ -14,15 +14,26 @@ from dataclasses import dataclass, field
 from typing import Final
 from zlib import crc32
 
-__all__ = ["VARIABLE", "Place", "count_of", "place_of", "worker_of"]
+__all__ = ["PARENT", "VARIABLE", "Place", "count_of", "node_names", "place_of", "worker_of"]
 
 #: The environment variable by which a supervisor tells a worker its place.
 VARIABLE: Final = "MQTTD_WORKER"
+#: The one that tells a broker that it is one of several, from 1, which another process has started.
+PARENT: Final = "MQTTD_PARENT"
 
 
 def count_of(workers: int | str) -> int:
     """How many workers `node.workers` means; "cores" is one for each core we may use."""
     return len(os.sched_getaffinity(0)) if workers == "cores" else int(workers)
+
+
+def node_names(name: str, count: int) -> list[str]:
+    """The names of the nodes of a cluster that one machine has.
+
+    >>> node_names("node-a", 3)
+    ['node-a', 'node-a-2', 'node-a-3']
+    """
+    return [name, *(f"{name}-{number}" for number in range(2, count + 1))]
 
 
 def worker_of(client_id: str, count: int) -> int:

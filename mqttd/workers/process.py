@@ -111,6 +111,9 @@ class WorkerProcess:
         ended: Callable[[WorkerProcess, str], object],
     ) -> None:
         self.number = number
+        #: What lines about it call it, and what those of its own log have.
+        self.name = str(number)
+        self.shown: dict[str, object] = {"worker": number}
         self.reactor = reactor
         self.entry = entry
         self.told = told
@@ -242,11 +245,11 @@ class WorkerProcess:
             message, trace = str(said.pop("message")), said.pop("traceback", [])
         except (ValueError, KeyError, TypeError, AttributeError):
             text = line.decode("utf-8", "replace")
-            self.entry(time.time(), "warn", "mqttd", text, {"worker": self.number}, "")
+            self.entry(time.time(), "warn", "mqttd", text, dict(self.shown), "")
             return
         if module == "twistd":
             return  # that one of its kind has started is said by the supervisor
-        said["worker"] = self.number
+        said.update(self.shown)
         self.entry(when, level, module, message, said, "\n".join(trace))
 
     def over(self, reason: Failure) -> None:

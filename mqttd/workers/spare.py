@@ -2,7 +2,7 @@
 
     supervisor --starts--> spare   imports, then waits on its channel
                --{"number": 2, "count": 4, "environ": {...}, "sockets": [...]} + descriptors-->
-                           worker 2: twistd runs
+                           worker 2, or by its variables a node: twistd runs
 
 Python and the imports are most of the time that a start takes, so whoever has clients that wait has
 that done before. A worker that is started without a spare one goes the same way and waits for
@@ -22,7 +22,7 @@ from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final
 
-from mqttd.workers.place import VARIABLE, Place
+from mqttd.workers.place import PARENT, VARIABLE, Place
 
 __all__ = ["CHANNEL", "main", "messages", "warm"]
 
@@ -71,7 +71,8 @@ def main() -> None:
             break
     place = Place(told["number"], told["count"], end.detach(), sockets, told["stopped"])
     os.environ.update(told["environ"])
-    os.environ[VARIABLE] = place.dump()
+    if PARENT not in told["environ"]:
+        os.environ[VARIABLE] = place.dump()
     from twisted.scripts.twistd import run
 
     sys.exit(run())

@@ -49,6 +49,8 @@ PROGRAMS = {
         "mqttd.config.plan",
         "mqttd.control",
     },
+    "mqttd.workers.processes": {"mqttd.options", "mqttd.config.load"},
+    "mqttd.workers.nodes": {"mqttd.options"},
     "mqttd.workers.configuring": {"mqttd.config.plan"},
     "mqttd.admin.ctl.client": {"mqttd.config.load", "mqttd.config.files"},
     "mqttd.admin.ctl.join": {

@@ -18,8 +18,6 @@ __all__ = ["ClusterResource"]
 
 #: Names of nodes in a refusal.
 _NAMES: Final = 20
-#: What to do with the cores of a machine in place of workers.
-_SHARE: Final = "Several nodes on one machine share a port by reuse_port = true of their listeners"
 
 
 class NodeView(Struct, kw_only=True):
@@ -229,7 +227,7 @@ class ClusterResource:
         if self.parts.cluster is None:
             text = "`mqttd-ctl cluster join URL` makes a node of it"
             if self.parts.behind:
-                text = f"with node.workers above 1 it is no node; with 1, {text}. {_SHARE}"
+                text += ", and of each of its workers"
             raise ApiError(404, "not_found", f'cluster.kind is "none" here: {text}')
         return self.parts.cluster
 

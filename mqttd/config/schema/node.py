@@ -39,8 +39,8 @@ class Node(Struct, frozen=True, kw_only=True):
     workers: Annotated[
         Annotated[int, Meta(ge=1, le=64)] | Literal["cores"],
         keys.plain(
-            "Processes that serve clients, or `cores` for one on each core; experimental above 1:"
-            " docs/design/workers.md says what is not possible then.",
+            "Processes that serve clients, or `cores` for one on each core; with `cluster.kind`"
+            " each is a node; experimental above 1, see docs/design/workers.md.",
             reload=False,
             expects='a number from 1 to 64, or "cores"',
         ),

@@ -57,12 +57,13 @@ def test_nor_is_it_where_there_is_a_configuration(
     file = home / "etc/mqttd.conf"
     (home / "etc/acl.conf").write_text("{allow, all}.\n")
     text = '#[cluster]\n[node]\nworkers = 2\nname = "before"\n\n[mqtt]\nmax_qos = 1\n'
+    text += "[session]\nupgrade_qos = true\n"
     file.write_text(text)
     join = ["cluster", "join", etcd(), "--node", "n"]
     assert ctl.main(join) == 1
-    assert "node.workers = 2 is not possible" in capsys.readouterr().err
+    assert "session.upgrade_qos = true is not possible" in capsys.readouterr().err
     assert file.read_text() == text
-    file.write_text(text.replace("workers = 2\n", ""))
+    file.write_text(text.replace("upgrade_qos = true\n", ""))
     assert ctl.main([*join, "--anyway"]) == 0
     loaded = load(str(file), {})
     assert (loaded.node.name, loaded.cluster.kind, loaded.mqtt.max_qos) == ("n", "etcd", 1)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 from hypothesis import given
 from hypothesis import strategies as st
 from twisted.internet.task import Clock
@@ -21,6 +22,7 @@ from mqttd.config.load import ConfigError, from_tables, load
 from mqttd.config.schema import Config
 from mqttd.mesh.frames import ADD, BEGIN, END, REMOVE, frame, packed
 from mqttd.options import StartError, check_cluster
+from mqttd.workers.nodes import NodesService
 from mqttd.workers.supervisor import WorkersService
 from tests.support.certificates import Authority
 
@@ -111,9 +113,9 @@ def test_an_etcd_in_plain_beyond_this_machine_is_warned_of(endpoints: list[str],
     assert bool(warned) == bool(said)
 
 
-def test_several_processes_are_not_a_node_yet() -> None:
-    tables = {"cluster": {"kind": "etcd"}, "node": {"workers": 2}}
-    assert "node.workers = 2" in refused(from_tables(tables, "."))
+def test_what_does_not_go_together_with_a_cluster_is_named() -> None:
+    tables = {"cluster": {"kind": "etcd"}, "session": {"upgrade_qos": True}}
+    assert "session.upgrade_qos = true" in refused(from_tables(tables, "."))
     assert not refused(Config())
 
 
@@ -136,11 +138,15 @@ def test_what_does_not_go_together_is_said(cluster: dict[str, object], said: str
         from_tables({"cluster": {"kind": "etcd", **cluster}}, ".")
 
 
-def test_several_workers_are_refused_before_anything_is_begun(tmp_path: Path) -> None:
-    """By who would start them: a worker that ends at once would be started for ever."""
-    tables = {"cluster": {"kind": "etcd"}, "node": {"workers": 2, "data_dir": "data"}}
-    with pytest.raises(StartError, match=r"node\.workers = 2 is not possible"):
-        WorkersService(from_tables(tables, str(tmp_path)), Clock(), None)
+def test_a_node_that_cannot_be_is_refused_before_anything_is_begun(tmp_path: Path) -> None:
+    """By who would start it: a process that ends at once would be started for ever."""
+    tables = {
+        "cluster": {"kind": "etcd"},
+        "node": {"workers": 2, "data_dir": "data"},
+        "session": {"upgrade_qos": True},
+    }
+    with pytest.raises(StartError, match=r"session\.upgrade_qos = true is not possible"):
+        NodesService(from_tables(tables, str(tmp_path)), Clock(), None)
     assert not list(tmp_path.iterdir())
 
 
@@ -208,6 +214,24 @@ def test_a_certificate_that_cannot_work_is_refused(tmp_path: Path, fault: str) -
         return check_cluster(config)
     with pytest.raises(StartError, match=_BAD[fault]):
         check_cluster(config)
+
+
+def test_a_certificate_has_the_names_of_all_nodes_of_a_machine(tmp_path: Path) -> None:
+    ours = Authority()
+    ours.write(tmp_path)
+    ours.node("a").write(tmp_path, "node")
+    tables = {
+        "node": {"name": "a", "workers": 2},
+        "cluster": {
+            "kind": "etcd", "certificate": "node.crt", "private_key": "node.key",
+            "ca_file": "ca.crt",
+        },
+    }  # fmt: skip
+    with pytest.raises(StartError, match="expected node.name, which is 'a-2'"):
+        check_cluster(from_tables(tables, str(tmp_path)))
+    both = [x509.DNSName(name) for name in ("a", "a-2")]
+    ours.issue("a", both, True, both=True).write(tmp_path, "node")
+    check_cluster(from_tables(tables, str(tmp_path)))
 
 
 def test_who_is_alone_imports_nothing_of_it() -> None:
