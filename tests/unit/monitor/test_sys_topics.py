@@ -150,7 +150,7 @@ def test_every_counter_and_gauge_is_in_the_reference(broker: Broker) -> None:
     events.write_to(Log(Settings(), StreamTarget()))
     counted = {*COUNTERS, "messages_received", "dropped", *broker.stats(), *events.counters()}
     # A cluster, and who has workers, count beside the broker; the names are those in their sources.
-    beside = {"cluster_": "cluster/admin/shown", "replication_": "cluster/replication",
+    beside = {"cluster_": "cluster/admin/shown", "replication_": "cluster/replication/replication",
               "workers_": "workers/views"}  # fmt: skip
     for prefix, file in beside.items():
         source = (DOCS.parents[1] / f"mqttd/{file}.py").read_text("utf-8")
