@@ -12,7 +12,6 @@ secret and that everybody may read is warned about.
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
@@ -27,6 +26,7 @@ import msgspec
 from msgspec import Meta
 
 from mqttd.config.schema.toml_text import fault_in
+from mqttd.hints import like
 from mqttd.plugins.calls.budget import Budget, Policy
 from mqttd.types import PluginError
 
@@ -146,9 +146,8 @@ def _read(
     unknown = _unknown(tables, schema, above)
     if unknown is not None:
         key, known = unknown
-        close = difflib.get_close_matches(key.rpartition(".")[2], known, 1)
-        hint = f"did you mean {close[0]}?" if close else f"there are: {', '.join(known) or 'none'}"
-        raise PluginError(f"{_where(path, text, key)}: {key}: unknown key; {hint}")
+        hint = like(key.rpartition(".")[2], known) or f"; there are: {', '.join(known) or 'none'}"
+        raise PluginError(f"{_where(path, text, key)}: {key}: unknown key{hint}")
     try:
         return msgspec.convert(tables, schema)
     except msgspec.ValidationError as error:
@@ -186,8 +185,7 @@ def _explain(
     if choices := _choices(schema, key):
         what = f"expected {' or '.join(json.dumps(choice) for choice in choices)}"
         words = [choice for choice in choices if isinstance(choice, str)]
-        if close := difflib.get_close_matches(str(value), words, 1):
-            what += f"; did you mean {json.dumps(close[0])}?"
+        what += like(str(value), words, json.dumps)
     shown = "..." if _SECRET.search(key) else json.dumps(value, default=str, ensure_ascii=False)
     return f"{_where(path, text, key)}: {above}{key} = {shown[:80]}: {what}"
 

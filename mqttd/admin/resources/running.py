@@ -12,7 +12,6 @@ import hashlib
 import os
 import sqlite3
 import sys
-from difflib import get_close_matches
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -25,6 +24,7 @@ from mqttd.admin.http.parts import Json, Parts
 from mqttd.admin.http.requests import ADMINISTRATOR, VIEWER, ApiError
 from mqttd.admin.http.route import Ask, get, post
 from mqttd.admin.http.tags import matches
+from mqttd.hints import like
 
 __all__ = ["Configuration", "Logging", "Store"]
 
@@ -75,8 +75,7 @@ class Logging:
         log, module = self._log(), ask.body.module
         before = log.describe()
         if module and not self._is_there(module):
-            near = get_close_matches(module, sys.modules, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = like(module, sys.modules)
             # A level of a name that is wrong would say nothing for ever.
             raise ApiError(400, "bad_request", f"module = {module!r}: there is none{hint}")
         try:

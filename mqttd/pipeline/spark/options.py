@@ -6,7 +6,6 @@ Names and meanings are those of Spark's Kafka source where there is one like it.
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import json
 import re
@@ -17,6 +16,7 @@ from typing import Final
 
 from mqttd.codec.reasons import MqttError
 from mqttd.codec.topic import split_shared, validate_topic_filter
+from mqttd.hints import like
 from mqttd.pipeline.log.files import NAME
 from mqttd.pipeline.log.pull import parse_url
 from mqttd.pipeline.log.schema import COLUMNS, EVENTS, GAP
@@ -170,7 +170,7 @@ def read_options(given: Mapping[str, str], cores: int = CORES) -> Options:
     for name, value in given.items():
         known = _ANY.get(name.lower())
         if known is None:
-            raise ValueError(f"mqttd: unknown option {name!r}; {_hint(name.lower())}")
+            raise ValueError(f"mqttd: unknown option {name!r}{_hint(name.lower())}")
         ours = meant(known)
         before = said.get(ours, "")
         if before and not {before, known} & TIMES.keys():
@@ -244,15 +244,14 @@ def read_options(given: Mapping[str, str], cores: int = CORES) -> Options:
 
 
 def _hint(name: str) -> str:
-    """What to write in place of an option that is not known, in small letters."""
+    """``; `` and what to write in place of an option that is not known, in small letters."""
     for one, text in NOT_HERE.items():
         if one.lower() == name:
-            return f"that is one of Spark's Kafka source, and here {text}"
-    close = difflib.get_close_matches(name, _ANY, 1)
-    if close:
-        return f"did you mean {_ANY[close[0]]}?"
+            return f"; that is one of Spark's Kafka source, and here {text}"
+    if hint := like(name, _ANY, _ANY.__getitem__):
+        return hint
     kafka = "options of Kafka's client mean nothing here; " if name.startswith("kafka.") else ""
-    return f"{kafka}known: {', '.join(READ_OPTIONS)}"
+    return f"; {kafka}known: {', '.join(READ_OPTIONS)}"
 
 
 def schema_of(options: Options) -> str:

@@ -5,7 +5,6 @@ A mistake is a `ValueError` that names the option or column, before anything is 
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 from collections.abc import Mapping
@@ -28,6 +27,7 @@ from pyspark.sql.types import (
 
 from mqttd.codec.reasons import MqttError
 from mqttd.codec.topic import validate_topic_name
+from mqttd.hints import like
 from mqttd.pipeline.client import Address, Client, parse_address
 
 __all__ = ["WRITE_OPTIONS", "SinkOptions", "id_in", "read_sink_options"]
@@ -90,13 +90,9 @@ def read_sink_options(given: Mapping[str, str], schema: StructType) -> SinkOptio
             if name.lower() in _SPARKS:
                 sparks[name.lower()] = value
                 continue
-            close = difflib.get_close_matches(name.lower(), _KNOWN, 1)
-            hint = (
-                f"did you mean {_KNOWN[close[0]]}?"
-                if close
-                else f"known: {', '.join(WRITE_OPTIONS)}"
-            )
-            raise ValueError(f"mqttd: unknown option {name!r} of a write; {hint}")
+            hint = like(name.lower(), _KNOWN, _KNOWN.__getitem__)
+            hint = hint or f"; known: {', '.join(WRITE_OPTIONS)}"
+            raise ValueError(f"mqttd: unknown option {name!r} of a write{hint}")
         options[known] = value
     if "broker" not in options:
         raise ValueError("mqttd: set the option broker (host:port of the broker to publish to)")
