@@ -21,11 +21,13 @@ __all__ = ["Replay"]
 class Replay:
     """One source."""
 
-    __slots__ = ("charged", "held", "looked", "noted", "qos", "topic_filter")
+    __slots__ = ("behind", "charged", "held", "looked", "noted", "qos", "topic_filter")
 
     def __init__(self, topic_filter: str, qos: int) -> None:
         self.topic_filter = topic_filter
         self.qos: int = qos
+        #: That of the next SUBSCRIBE to the same filter; it begins when this is at its end.
+        self.behind: Replay | None = None
         #: The journal knows that it is not at its end.
         self.noted: bool = False
         #: Bytes that it holds beside itself, and what its session is charged.

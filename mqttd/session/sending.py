@@ -37,7 +37,8 @@ class Sending(Kept):
         super().__init__(server, client_id, username)
         self.next_id: i32 = 0
         self.window: i32 = server.settings.max_inflight
-        #: Topic filter -> the retained messages that it is still to get; one is being sent.
+        #: Topic filter -> the retained messages that it is still to get; one is being sent. Of a
+        #: filter that came more than once, those of the first, with the others `behind`.
         self.replays: dict[str, Replay] | None = None
         self.replaying: bool = False
 

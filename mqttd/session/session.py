@@ -33,6 +33,8 @@ __all__ = ["Session"]
 _REPLAYED: Final = 500
 #: Places that a search looks at for the work of one message, as a power of two.
 _SEARCH: Final = 6
+#: Replays of one filter: each holds memory, and is asked for what goes ahead of a delivery.
+_REPLAYS: Final = 16
 #: Messages out of queues, or KiB of them, that a turn sends, sends again, or drops as expired: of
 #: those that come back together none waits for all that the others are to get, nobody else for more
 #: than some milliseconds, and memory is looked at before they have filled it.
@@ -272,12 +274,20 @@ class Session(Sending):
     def add_replay(self, replay: Replay) -> None:
         """Something is to be replayed once what waits already has gone.
 
-        It takes the place of an earlier one of the same filter.
+        Behind earlier ones of the same filter, since each SUBSCRIBE has all of it sent
+        (MQTT-3.8.4-4, -5). Of more than `_REPLAYS` it takes the place of the last.
         """
-        self.stop_replay(replay.topic_filter)
         if self.replays is None:
             self.replays = {}
-        self.replays[replay.topic_filter] = replay
+        line = self._replays_of(replay.topic_filter)
+        if len(line) == _REPLAYS:
+            last = line.pop()
+            self._weigh_replay(last, 0)
+            last.close()
+        if line:
+            line[-1].behind = replay
+        else:
+            self.replays[replay.topic_filter] = replay
         self._weigh_replay(replay, REPLAY)
         self.waiting = True
         if self.channel is not None:
@@ -285,16 +295,42 @@ class Session(Sending):
 
     def start_replays(self) -> None:
         """SUBACK is sent: what is retained by now follows."""
-        replays = self.replays
-        if replays is None:
+        if self.replays is None:
             return
-        for replay in replays.values():
+        for replay in self.all_replays():
             replay.begin()
         self.replay()
-        if self.owner and self.replays is not None:
-            for replay in self.replays.values():
+        if self.owner:
+            for replay in self.all_replays():
                 if replay.qos and not replay.noted:
                     self._note(replay, OWED)
+
+    def all_replays(self) -> list[Replay]:
+        """Those of each filter, one behind the other."""
+        found: list[Replay] = []
+        replays = self.replays
+        if replays is not None:
+            for first in replays.values():
+                at: Replay | None = first
+                while at is not None:
+                    found.append(at)
+                    at = at.behind
+        return found
+
+    def _replays_of(self, topic_filter: str) -> list[Replay]:
+        found: list[Replay] = []
+        replays = self.replays
+        replay = None if replays is None else replays.get(topic_filter)
+        while replay is not None:
+            found.append(replay)
+            replay = replay.behind
+        return found
+
+    def add_subscription(self, full_filter: str, options: int, identifier: int) -> bool:
+        """See `State.add_subscription`."""
+        for replay in self._replays_of(full_filter):
+            replay.noted = False  # what the journal knows of it is written anew
+        return super().add_subscription(full_filter, options, identifier)
 
     def _note(self, replay: Replay, owed: int) -> None:
         """Have the journal know whether it is at its end."""
@@ -309,11 +345,10 @@ class Session(Sending):
 
     def go_ahead(self, delivery: Delivery) -> None:
         """See `Sending.go_ahead` (MQTT-4.6.0-5, -6)."""
-        replays = self.replays
-        if replays is None:
+        if self.replays is None:
             return
         topic = delivery.topic()
-        for replay in list(replays.values()):
+        for replay in self.all_replays():
             ahead = replay.ahead(self, topic)
             self._weigh_replay(replay, REPLAY + replay.held)
             if ahead is not None:
@@ -328,13 +363,13 @@ class Session(Sending):
         self.replaying = False
 
     def stop_replay(self, topic_filter: str) -> None:
-        """The replay of this filter, if there is one, is not wanted any more."""
+        """The replays of this filter, if there are any, are not wanted any more."""
         replays = self.replays
         if replays is not None:
-            replay = replays.pop(topic_filter, None)
-            if replay is not None:
+            for replay in self._replays_of(topic_filter):
                 self._weigh_replay(replay, 0)
                 replay.close()
+            replays.pop(topic_filter, None)
             if not replays:
                 self.replays = None
 
@@ -393,7 +428,10 @@ class Session(Sending):
     def _end_replay(self, replays: dict[str, Replay], replay: Replay) -> None:
         if replays.pop(replay.topic_filter, None) is not None:
             self._weigh_replay(replay, 0)
-            if replay.noted and self.owner:
+            behind = replay.behind
+            if behind is not None:
+                replays[replay.topic_filter] = behind
+            if replay.noted and self.owner and not (behind is not None and behind.noted):
                 self._note(replay, 0)
 
     # -- acknowledgements ----------------------------------------------------------------------

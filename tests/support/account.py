@@ -36,7 +36,7 @@ def audit(broker: Broker, channels: list[Channel]) -> None:
             "queued": sum(map(entry_weight, session.mqueue.items())) if session.mqueue else 0,
             "awaiting_rel": AWAITING * len(session.awaiting_rel or ()),
             "wills": session.will.weight() if session.will is not None else 0,
-            "replays": REPLAY * len(session.replays or ()),
+            "replays": REPLAY * len(session.all_replays()),
         }
         assert session.weight == sum(held.values()), (session.client_id, session.weight, held)
         if session.username is not None:

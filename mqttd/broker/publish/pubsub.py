@@ -284,7 +284,6 @@ class PubSub:
         below = mounted(session, topic_filter) != 0
         cursor = self.retainer.match(topic_filter, self.server.now, below)
         if cursor.done:
-            session.stop_replay(topic_filter)
             return
         identifiers = [identifier] if identifier else None
         own = session.client_id if options & NO_LOCAL else ""

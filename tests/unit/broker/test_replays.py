@@ -18,6 +18,7 @@ from mqttd.codec.packets import (
     Pubrel,
     Subscribe,
     Subscription,
+    Unsubscribe,
 )
 from mqttd.session.routes.route import NO_LOCAL
 from mqttd.storage.recovery import read as contents
@@ -144,6 +145,63 @@ def test_retained_messages_of_qos_0_wait_for_no_window() -> None:
     assert [p.qos for p in client.published()] == [0] * 10
 
 
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("apart", [False, True])
+def test_each_subscribe_to_a_filter_has_what_is_retained_sent(version: int, apart: bool) -> None:
+    """MQTT-3.8.4-5: filters of one packet are as packets of their own; -4: "re-sent".
+
+    The second of two replaced the first, which had not begun or was not at its end.
+    """
+    node = MemoryBroker()
+    node.settings.max_inflight = 1
+    retained(node.broker, 3, 2)
+    client = node.connect("c", version)
+    first, second = Subscription("r/#", 1), Subscription("r/#", 2)
+    if apart:
+        client.send(Subscribe(1, [first]), Subscribe(2, [second]))
+    else:
+        client.send(Subscribe(1, [first, Subscription("r/0", 1), second]))
+    node.broker.publish_text("r/2", b"new", 1)
+    got = read(client)
+    assert sorted((p.topic, p.qos) for p in got if p.retain) == sorted(
+        [(f"r/{number}", qos) for number in range(3) for qos in (1, 2)]
+        + ([] if apart else [("r/0", 1)])
+    )
+    of_last = [p.payload for p in got if p.topic == "r/2"]
+    assert of_last == [b"old", b"old", b"new"], "MQTT-4.6.0-6"
+    assert client.session.replays is None and client.session.account.replays == 0
+
+
+@pytest.mark.parametrize(
+    ("handling", "copies"), [((0, 0), 2), ((0, 1), 1), ((1, 1), 1), ((0, 2), 1), ((2, 0), 1)]
+)
+def test_a_filter_twice_in_a_packet_has_its_own_retain_handling(
+    handling: tuple[int, int], copies: int
+) -> None:
+    """MQTT-3.3.1-9 to -11."""
+    node = MemoryBroker()
+    retained(node.broker, 3)
+    client = node.connect("c", 5)
+    twice = [Subscription("r/#", 1, retain_handling=one) for one in handling]
+    client.send(Subscribe(1, twice))
+    assert sorted(p.topic for p in read(client)) == sorted(["r/0", "r/1", "r/2"] * copies)
+
+
+def test_of_many_subscribes_to_a_filter_some_wait_and_the_last_is_heard() -> None:
+    """They would hold memory, and each is asked for what goes ahead of a delivery."""
+    node = MemoryBroker()
+    retained(node.broker, 2)
+    client = node.connect("c", 5, properties=NARROW)
+    client.send(
+        Subscribe(1, [Subscription("r/#", 1)] * 1000), Subscribe(2, [Subscription("r/#", 0)])
+    )
+    assert len(client.session.all_replays()) <= 16
+    got = read(client)
+    assert 17 < len(got) <= 32 and [p.qos for p in got[-2:]] == [0, 0]
+    client.send(Subscribe(3, [Subscription("r/#", 1)] * 3), Unsubscribe(4, ["r/#"]))
+    assert client.session.replays is None and client.session.account.replays == 0
+
+
 def topics(packets: list[Publish]) -> set[str]:
     return {packet.topic for packet in packets}
 
@@ -169,6 +227,33 @@ def test_after_a_restart_what_is_retained_is_still_owed(tmp_path: Path) -> None:
         again.settle()
     assert topics(got) == {f"r/{n}" for n in range(200)}
     assert client.session.subscriptions == {"r/#": 1 | NO_LOCAL, "r/1": 1}
+    again.base.close()
+
+    last = restarted(tmp_path)
+    client = last.client("c", kept=True)
+    assert not read(client), "all of it has gone"
+    last.base.close()
+
+
+@pytest.mark.parametrize("handling", [0, 2])
+def test_what_is_owed_outlasts_a_second_subscribe(tmp_path: Path, handling: int) -> None:
+    """Where that asks for no retained messages the store forgot that the first was owed some."""
+    first = make(tmp_path)
+    retained(first.node.broker, 200)
+    client = first.client("c", kept=True)
+    client.send(Subscribe(1, [Subscription("r/#", 1)]))
+    client.send(Subscribe(2, [Subscription("r/#", 1, retain_handling=handling)]))
+    first.settle()
+    first.base.close()
+
+    again = restarted(tmp_path)
+    client = again.client("c", kept=True)
+    got: list[Publish] = []
+    for _ in range(5):
+        got += read(client)
+        again.node.broker.perform()
+        again.settle()
+    assert topics(got) == {f"r/{n}" for n in range(200)}
     again.base.close()
 
     last = restarted(tmp_path)
