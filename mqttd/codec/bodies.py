@@ -64,7 +64,7 @@ from mqttd.codec.reasons import (
     ProtocolViolation,
     UnsupportedVersion,
 )
-from mqttd.codec.topic import validate_topic_filter, validate_topic_name
+from mqttd.codec.topic import is_shared, validate_topic_filter, validate_topic_name
 
 __all__ = ["parse_body"]
 
@@ -312,7 +312,7 @@ def _subscription(topic_filter: str, options: int, version: int) -> Subscription
     if options & 0x30 == 0x30:
         raise ProtocolViolation("SUBSCRIBE: Retain Handling 3")
     no_local = options & 0x04 != 0
-    if no_local and topic_filter.startswith(("$share/", "$queue/")):
+    if no_local and is_shared(topic_filter):
         raise ProtocolViolation("SUBSCRIBE: No Local with a shared subscription")
     return Subscription(
         topic_filter, options & 0x03, no_local, options & 0x08 != 0, options >> 4 & 3

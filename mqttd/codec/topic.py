@@ -18,6 +18,7 @@ __all__ = [
     "MAX_LEVELS",
     "MAX_TOPIC_BYTES",
     "QUEUE_GROUP",
+    "is_shared",
     "match",
     "overlap",
     "split_shared",
@@ -81,6 +82,11 @@ def overlap(topic_filter: str, other: str) -> bool:
 def words(topic: str) -> list[str]:
     """The levels of a topic name or filter; an empty level is a level (4.7.1.1)."""
     return topic.split("/")
+
+
+def is_shared(topic_filter: str) -> bool:
+    """Whether a filter is that of a shared subscription (4.8.2)."""
+    return topic_filter.startswith(("$share/", "$queue/"))
 
 
 def split_shared(topic_filter: str) -> tuple[str | None, str]:

@@ -47,7 +47,7 @@ from mqttd.access.acl.terms import (
     Who,
 )
 from mqttd.codec.reasons import MqttError
-from mqttd.codec.topic import validate_topic_filter
+from mqttd.codec.topic import is_shared, validate_topic_filter
 from mqttd.types import ACTION_PUBLISH, ACTION_SUBSCRIBE
 
 __all__ = ["AclSyntaxError", "parse_acl", "read_acl"]
@@ -393,7 +393,7 @@ class _Parser:
             validate_topic_filter(text_value)
         except MqttError as error:
             raise self._unexpected(term, f"a topic filter: {error.detail}") from None
-        if text_value.startswith(("$share/", "$queue/")):
+        if is_shared(text_value):
             raise self._unexpected(term, "the real filter of a shared subscription")
         return Topic(text_value)
 

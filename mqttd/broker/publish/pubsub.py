@@ -19,7 +19,7 @@ from mqttd.broker.routing.router import Router, is_wildcard
 from mqttd.broker.routing.shared import Group
 from mqttd.codec import reasons
 from mqttd.codec.packets import Subscription
-from mqttd.codec.topic import split_shared
+from mqttd.codec.topic import is_shared, split_shared
 from mqttd.session.ground.account import filter_weight
 from mqttd.session.ground.message import Delivery, Message
 from mqttd.session.routes.receiver import Receiver
@@ -238,10 +238,10 @@ class PubSub:
         """Add or replace one allowed subscription; returns the reason code (the granted QoS)."""
         settings = self.server.settings
         full_filter = subscription.topic_filter
-        group, topic_filter = split_shared(full_filter)
-        if is_wildcard(topic_filter) and not settings.wildcard_subscription:
+        shared = is_shared(full_filter)
+        if is_wildcard(full_filter) and not settings.wildcard_subscription:
             return reasons.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED
-        if group is not None and not settings.shared_subscription:
+        if shared and not settings.shared_subscription:
             return reasons.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
         if session.options_of(full_filter) < 0:
             if session.subscribed() >= settings.max_subscriptions:
@@ -254,12 +254,8 @@ class PubSub:
         packed = options_of(qos, subscription.no_local, subscription.retain_as_published)
         new = self.put_back(session, full_filter, packed, identifier)
         handling = subscription.retain_handling
-        if (
-            group is None
-            and settings.retain_available
-            and (handling == 0 or (handling == 1 and new))
-        ):
-            self._replay_retained(session, topic_filter, packed, identifier)
+        if not shared and settings.retain_available and (handling == 0 or (handling == 1 and new)):
+            self._replay_retained(session, full_filter, packed, identifier)
         return qos
 
     def put_back(self, session: Session, full_filter: str, options: int, identifier: int) -> bool:
@@ -298,8 +294,7 @@ class PubSub:
     def unsubscribe(self, session: Session, full_filter: str) -> bool:
         """Remove one subscription, and stop its retained messages; False if there was none."""
         session.stop_replay(full_filter)
-        group, _ = split_shared(full_filter)
-        if group is not None:
+        if is_shared(full_filter):
             return self.router.unsubscribe_shared(session, full_filter)
         return self.router.unsubscribe(session, full_filter)
 

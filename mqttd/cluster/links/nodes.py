@@ -25,7 +25,7 @@ from mqttd.broker.ground.drawers import Drawer
 from mqttd.broker.routing.abroad import Taken
 from mqttd.cluster.links.hello import SPEAKS
 from mqttd.codec.frame import ONE_BYTE
-from mqttd.codec.topic import split_shared
+from mqttd.codec.topic import is_shared, split_shared
 from mqttd.mesh.arriving import Arriving
 from mqttd.mesh.ferry import ROOM, LastingFerry, fails, opened
 from mqttd.mesh.frames import (
@@ -421,7 +421,7 @@ class NodeMesh(Mesh):
 
 def _is_own(full_filter: str) -> bool:
     """What a node says of itself is for those who ask it; no wildcard matches `$SYS`."""
-    if full_filter.startswith("$share/"):
+    if is_shared(full_filter):
         full_filter = split_shared(full_filter)[1]
     return full_filter.startswith("$SYS/")
 

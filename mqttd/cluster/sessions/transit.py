@@ -10,7 +10,7 @@ from mqttd.broker.sessions.endings import Burial
 from mqttd.broker.sessions.records import Record, queue_of, subscribe_all
 from mqttd.cluster.links.nodes import Node, NodeMesh
 from mqttd.cluster.sessions.catcher import Catcher
-from mqttd.codec.topic import split_shared
+from mqttd.codec.topic import is_shared
 from mqttd.mesh.frames import STATE, packed_frame
 from mqttd.session.session import Session
 from mqttd.types import SessionState
@@ -94,9 +94,7 @@ class Transit:
             self.broker, client_id, record.username, self.mesh.choice, self.broker.fans, behind
         )
         if not groups:
-            record.subscriptions = [
-                each for each in record.subscriptions if split_shared(each[0])[0] is None
-            ]
+            record.subscriptions = [each for each in record.subscriptions if not is_shared(each[0])]
         subscribe_all(self.broker, catcher, record)
         return catcher
 

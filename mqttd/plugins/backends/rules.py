@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from mqttd.codec.reasons import MqttError
-from mqttd.codec.topic import validate_topic_filter
+from mqttd.codec.topic import is_shared, validate_topic_filter
 
 __all__ = ["MOST_RULES", "acl_text", "is_superuser"]
 
@@ -143,7 +143,7 @@ def _topic(topic: Any) -> str:
         validate_topic_filter(text)
     except MqttError as error:
         raise ValueError(f"topic: {error.detail}") from None
-    if text.startswith(("$share/", "$queue/")):
+    if is_shared(text):
         raise ValueError("topic: expected the real filter of a shared subscription")
     return _quoted(text)
 

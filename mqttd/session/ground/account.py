@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import Final
 
 from mqttd.codec.properties import Properties
+from mqttd.codec.topic import is_shared
 
 __all__ = [
     "ALIAS",
@@ -192,7 +193,7 @@ def filter_weight(full_filter: str, identifier: bool) -> int:
     weight = _SUBSCRIPTION + len(full_filter)
     if identifier:
         weight += 100
-    if full_filter.startswith(("$share/", "$queue/")):
+    if is_shared(full_filter):
         weight += _GROUP
     if "+" not in full_filter and "#" not in full_filter:
         return weight

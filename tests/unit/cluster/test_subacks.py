@@ -141,3 +141,17 @@ def test_a_refused_filter_is_none_and_others_go_on(
     answers = [each for each in client.take() if isinstance(each, Suback)]
     assert [each.reason_codes for each in answers] == [[0x83], [1]]
     assert list(others.mesh.filters) == ["b"]
+
+
+@pytest.mark.parametrize("start", ["", "$share/g/", "$queue/"])
+def test_what_a_node_says_of_itself_is_asked_of_no_other(
+    parts: tuple[MemoryBroker, Others, MemoryClient], start: str
+) -> None:
+    """Of `$queue` it was: whoever shared a figure that way got those of all nodes."""
+    node, others, client = parts
+    client.send(_subscribe(1, f"{start}$SYS/broker/uptime"))
+    node.run_soon()
+    assert [type(each) for each in client.take()] == [Suback]
+    assert not others.mesh.filters
+    client.send(Unsubscribe(2, [f"{start}$SYS/broker/uptime"]))
+    assert not others.mesh.filters

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mqttd.codec.reasons import TopicFilterInvalid, TopicNameInvalid
 from mqttd.codec.topic import (
+    is_shared,
     match,
     overlap,
     split_shared,
@@ -140,6 +141,7 @@ def test_levels_are_limited() -> None:
 )
 def test_a_share_is_split(topic_filter: str, expected: tuple[str | None, str]) -> None:
     assert split_shared(topic_filter) == expected
+    assert is_shared(topic_filter) == (expected[0] is not None)
 
 
 @pytest.mark.parametrize(
