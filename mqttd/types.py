@@ -15,7 +15,7 @@ nothing would let everybody in.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Literal, TypeAlias
@@ -215,7 +215,7 @@ class SessionState:
     """
 
     record: bytes
-    queue: tuple[bytes, ...] = ()
+    queue: Sequence[bytes] = ()
     epoch: int = 0
 
 

@@ -149,7 +149,7 @@ class Kept(Pending):
     def _in_parts(
         self, entries: list[object], numbers: list[int]
     ) -> Iterator[tuple[int, Delivery]]:
-        """Entries with their places, as `_whole` gives them, `_PART` bytes of them at a time."""
+        """Entries with their places, as `whole` gives them, `_PART` bytes of them at a time."""
         first = 0
         while first < len(entries):
             end = first
@@ -157,11 +157,11 @@ class Kept(Pending):
             while end < len(entries) and size < _PART:
                 size += entry_size(entries[end])
                 end += 1
-            for place, delivery in self._whole(entries[first:end], numbers[first:end]):
+            for place, delivery in self.whole(entries[first:end], numbers[first:end]):
                 yield first + place, delivery
             first = end
 
-    def _whole(self, entries: list[object], numbers: list[int]) -> list[tuple[int, Delivery]]:
+    def whole(self, entries: list[object], numbers: list[int]) -> list[tuple[int, Delivery]]:
         """Entries with their places, those that are in the journal alone read again."""
         found: dict[int, object] = {}
         wanted = [at for at in range(len(entries)) if isinstance(entries[at], int)]
@@ -238,7 +238,7 @@ class Kept(Pending):
         """What waits in the queue, in the order in which it would leave."""
         if self.mqueue is None:
             return []
-        whole = self._whole(self.mqueue.items(), self.mqueue.numbers())
+        whole = self.whole(self.mqueue.items(), self.mqueue.numbers())
         return [delivery for _, delivery in whole]
 
     def each_queued(self) -> Iterator[Delivery]:

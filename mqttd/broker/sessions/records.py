@@ -14,6 +14,7 @@ MQTT 5.0, 4.1: the session state; 4.4: what is sent again keeps its packet id.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, Final
 
 from mqttd.broker.publish.publishing import Publishing
@@ -28,7 +29,16 @@ from mqttd.session.routes.route import OPTIONS, OWED
 from mqttd.session.session import Session
 from mqttd.types import ClientInfo, SessionState
 
-__all__ = ["Record", "queue_more", "queue_of", "record_of", "restore", "subscribe_all"]
+__all__ = [
+    "Record",
+    "leave",
+    "packet_of",
+    "queue_more",
+    "queue_of",
+    "record_of",
+    "restore",
+    "subscribe_all",
+]
 
 _VERSION: Final = 1
 #: As many as there are: those that a session has were within its limit where it comes from.
@@ -101,23 +111,32 @@ def _owed(session: Session, full_filter: str) -> int:
 def queue_of(broker: Publishing, session: Session) -> list[bytes]:
     """What a session's client is still owed, oldest first; what is in flight never expires."""
     now = broker.now
-    packets = [_packet(broker, delivery) for delivery in session.pending_in_flight()]
+    packets = [packet_of(broker, delivery, now) for delivery in session.pending_in_flight()]
     for delivery in session.each_queued():
         if not delivery.expires_at or delivery.expires_at > now:
-            packets.append(_packet(broker, delivery))
+            packets.append(packet_of(broker, delivery, now))
     return packets
 
 
-def _packet(broker: Publishing, delivery: Delivery) -> bytes:
-    """A delivery as a packet of MQTT 5.0: its bytes, where they are one."""
+def leave(session: Session) -> tuple[bytes, ...]:
+    """What waits for a session that has ended here; the journal forgets it."""
+    broker = session.server
+    assert isinstance(broker, Publishing)
+    queue = tuple(queue_of(broker, session))
+    session.leave_journal()
+    return queue
+
+
+def packet_of(broker: Publishing, delivery: Delivery, now: int) -> bytes:
+    """A delivery as a packet of MQTT 5.0, as of `now`: its bytes, where they are one."""
     if delivery.v5 and (not delivery.expires_at or delivery.expiry_at):
         if not delivery.qos or delivery.packet_id:
-            return delivery.fresh(True, broker.now).wire
+            return delivery.fresh(True, now).wire
     if delivery.message is None:
         delivery = delivery.copy()  # in the queue it stays without its message
     message = delivery.get_message(broker.next_message_id())
     retain = delivery.wire[0] & 1 == 1
-    return message.wire(delivery.qos, retain, True, delivery.identifiers, broker.now)
+    return message.wire(delivery.qos, retain, True, delivery.identifiers, now)
 
 
 def restore(broker: Publishing, client_id: str, state: SessionState, record: Record) -> Session:
@@ -154,7 +173,7 @@ def subscribe_all(broker: Publishing, session: Session, record: Record) -> None:
         broker.pubsub.put_back(session, full_filter, options & OPTIONS, identifier)
 
 
-def queue_more(broker: Publishing, session: Session, packets: tuple[bytes, ...], late: int) -> None:
+def queue_more(broker: Publishing, session: Session, packets: Sequence[bytes], late: int) -> None:
     """Queue packets that came `late` milliseconds after they were written."""
     for packet in packets:
         delivery = _read(broker, packet, late, False)
@@ -165,7 +184,7 @@ def queue_more(broker: Publishing, session: Session, packets: tuple[bytes, ...],
 def _put_in_flight(
     broker: Publishing,
     session: Session,
-    packets: tuple[bytes, ...],
+    packets: Sequence[bytes],
     window: list[int],
     late: int,
 ) -> int:

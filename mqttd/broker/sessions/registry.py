@@ -15,7 +15,7 @@ MQTT 5.0: 3.1.4 (MQTT-3.1.4-3, takeover), 3.1.2.11.2 (session expiry), 4.1 (sess
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from sys import intern
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ from mqttd.broker.sessions.endings import Banned, Burial
 from mqttd.broker.sessions.handing import Estate, Handing, burden
 from mqttd.broker.sessions.login import Login
 from mqttd.broker.sessions.quota import Quota
-from mqttd.broker.sessions.records import Record, queue_of, record_of, restore
+from mqttd.broker.sessions.records import Record, leave, queue_of, record_of, restore
 from mqttd.codec import properties as prop
 from mqttd.codec import reasons
 from mqttd.codec.packets import Connect
@@ -414,11 +414,11 @@ class Registry:
         self,
         client_id: str,
         epoch: int,
-        leaves: Callable[[Session], object] = Session.leave_journal,
+        leaves: Callable[[Session], Sequence[bytes]] = leave,
     ) -> SessionState | None:
         """Another process owns this client id from `epoch` on: its session ends here, and goes.
 
-        leaves: told when its state is known; sees to what the journal keeps of it.
+        leaves: takes its queue, and sees to what the journal keeps of it.
         Returns its state; None if there is none, or `epoch` is not later than ours.
         """
         broker = self.broker
@@ -429,12 +429,11 @@ class Registry:
         state: SessionState | None = None
         self._take_over(session, False)
         if self.sessions.get(client_id) is session:
-            state = SessionState(record_of(broker, session), tuple(queue_of(broker, session)), own)
+            state = SessionState(record_of(broker, session), leaves(session), own)
             if self.store.keeps:
                 self._told(self.store.remove, client_id)
             self._gone(client_id)
             self.quota.ended(client_id)
-            leaves(session)
             broker.wheel.cancel(session)
             self._bury(session)
             broker.completing.pop(client_id, None)

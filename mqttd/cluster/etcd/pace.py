@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Final
 
+from mqttd.cluster.packets import size_of
 from mqttd.types import SessionState
 
 __all__ = ["BURST", "Pace", "weight_of"]
@@ -33,7 +34,9 @@ _MANY: Final = 1024
 
 def weight_of(state: SessionState) -> int:
     """Bytes that it is worth to move a session."""
-    return _RECORD * len(state.record) + sum(map(len, state.queue))
+    return _RECORD * len(state.record) + sum(
+        size_of(state.queue, at) for at in range(len(state.queue))
+    )
 
 
 class Pace:

@@ -23,6 +23,7 @@ from twisted.logger import Logger
 from mqttd.broker.sessions.records import queue_more
 from mqttd.cluster.etcd.client import EtcdError
 from mqttd.cluster.links.nodes import Node
+from mqttd.cluster.packets import read
 from mqttd.cluster.sessions.catcher import Catcher
 from mqttd.cluster.sessions.remains import Remains
 from mqttd.cluster.sessions.transit import DONE, MARK, MARKS, WANT, Transit, cancel, sending_of
@@ -405,7 +406,7 @@ class Arrivals:
         elif comes.late is None:
             call = self.transit.reactor.callLater
             comes.late = call(ENTERS, self._not_entered, client_id, comes)
-        return comes.state
+        return None if comes.state is None else read(comes.state)
 
     def entered(self, session: Session, with_state: bool) -> None:
         """A session is here: what came for it meanwhile waits behind what came with it."""

@@ -109,7 +109,7 @@ def _give(owners: _Owners, client_id: str, owner: str, revision: int) -> None:
     elif arrivals.find(client_id, revision) is not None:
         arrivals.brought_back(client_id, revision)
         if client_id in departures.of:
-            departures.recall(client_id)  # what has come is later
+            departures.forget(client_id)  # what has come is later
     else:
         owners.owned[client_id] = revision
         owners.keep_here(client_id, revision, departures.recall(client_id))

@@ -21,6 +21,7 @@ from twisted.logger import Logger
 
 from mqttd.broker.sessions.records import Record
 from mqttd.cluster.links.nodes import Node, Settling
+from mqttd.cluster.packets import joined, read
 from mqttd.cluster.sessions.catcher import Catcher
 from mqttd.cluster.sessions.parts import ONE_FRAME, PARTS, Rest, part_of
 from mqttd.cluster.sessions.remains import Remains
@@ -96,7 +97,7 @@ class Departures:
         """
         transit = self.transit
         if client_id in self.of:
-            self.recall(client_id)
+            self.forget(client_id)
         to = transit.mesh.nodes.get(by)
         if state is None:
             if to is not None:
@@ -120,9 +121,20 @@ class Departures:
     def recall(self, client_id: str) -> SessionState:
         """As `take`; the store need not keep it as one that has left."""
         state, remains = self.take(client_id)
+        whole = read(state)
         if remains is not None:
             remains.end()
-        return state
+        return whole
+
+    def forget(self, client_id: str) -> None:
+        """It leaves no more, and nobody here needs it."""
+        leaves = self.of.pop(client_id)
+        cancel(leaves.late)
+        for catcher in (leaves.catcher, leaves.since):
+            if catcher is not None:
+                self.transit.bury(catcher)
+        if leaves.remains is not None:
+            leaves.remains.end()
 
     def _catch(self, client_id: str, leaves: Leaving) -> None:
         """Keep what comes from now on, parted by the marks that will come."""
@@ -145,7 +157,7 @@ class Departures:
         """It is where it belongs."""
         leaves = self.of.get(client_id)
         if leaves is not None and leaves.revision == revision:
-            self.recall(client_id)
+            self.forget(client_id)
 
     # -- it goes -------------------------------------------------------------------------------
 
@@ -177,24 +189,24 @@ class Departures:
         if leaves.since is not None:
             leaves.sending = os.urandom(8)
             record = with_sending(record, leaves.sending)
-        first: Sequence[bytes] = queue
-        if to.version >= PARTS:
-            first = part_of(queue, 0)
-        elif sum(map(len, queue)) > ONE_FRAME:
+        first, at = part_of(queue, 0)
+        if to.version < PARTS:
+            first, at = list(filter(None, queue)), len(queue)
+        if to.version < PARTS and sum(map(len, first)) > ONE_FRAME:
             line = "the session of {client_id} stays here: it is more than node {node} takes"
             self.log.error(line, client_id=client_id, node=leaves.to)
             return
-        if len(first) < len(queue):
+        if at < len(queue):
             leaves.rest = Rest(
                 queue,
-                len(first),
+                at,
                 lambda rest, part: self._more(client_id, leaves, rest, part),
                 lambda: self._all_sent(client_id, leaves),
                 lambda rest: self._has_place(leaves, lambda: self.transit.broker.turns.add(rest)),
             )
         self.transit.say(to, WHOLE, client_id, leaves.revision, record, *first)
         if leaves.since is None:
-            self.recall(client_id)  # nobody can read it
+            self.forget(client_id)  # nobody can read it
 
     def _has_place(self, leaves: Leaving, again: Callable[[], object]) -> bool:
         """Whether the link has place for a part; if not, `again` is called when it may have.
@@ -263,16 +275,16 @@ class Departures:
             return
         state = leaves.state
         tail = self.transit.caught(catcher)
-        leaves.state = SessionState(state.record, (*state.queue, *tail), state.epoch)
+        leaves.state = SessionState(state.record, joined(state.queue, tail), state.epoch)
         leaves.catcher = None
         if leaves.since is not None:
             leaves.since.keeps_all()
         leaves.whole = True
         self.transit.bury(catcher)
         last: Sequence[bytes] = tail
-        while to.version >= PARTS and len(part := part_of(last, 0)) < len(last):
-            self.transit.say(to, MORE, client_id, leaves.revision, leaves.sending, *part)
-            last = last[len(part) :]
+        while to.version >= PARTS and (found := part_of(last, 0))[1] < len(last):
+            self.transit.say(to, MORE, client_id, leaves.revision, leaves.sending, *found[0])
+            last = last[found[1] :]
         self.transit.say(to, TAIL, client_id, leaves.revision, *last)
 
     # -- nodes come and go ---------------------------------------------------------------------

@@ -40,6 +40,7 @@ from twisted.logger import Logger
 
 from mqttd.broker.broker import Broker
 from mqttd.cluster.links.nodes import Node, NodeMesh
+from mqttd.cluster.packets import Packets
 from mqttd.cluster.sessions.arrivals import Arrivals
 from mqttd.cluster.sessions.catcher import Catcher
 from mqttd.cluster.sessions.departures import Departures, Leaving
@@ -112,17 +113,19 @@ class Moves:
         self.arrivals.entered(session, with_state)
         leaves = self.departures.of.get(session.client_id)
         if leaves is not None:
-            self.departures.recall(session.client_id)  # it is here again
+            self.departures.forget(session.client_id)  # it is here again
             if with_state:
                 self.transit.replace(session, leaves.catcher, leaves.since)
         self.here(session, with_state)
 
-    def leaves(self, session: Session) -> None:
+    def leaves(self, session: Session) -> Packets:
         """It ends here, and `hand` follows: the store keeps it until it is where it goes."""
+        queue = Packets(self.broker, session)
         if session.owner:
             self._remains[session.client_id] = Remains.of(session)
         if self.broker.fans.lines:
             self._ended[session.client_id] = session
+        return queue
 
     def willed(self, client_id: str, will: Message, delay_seconds: int) -> None:
         """The will of its client, which is away, goes along."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from mqttd.broker.ground.turns import Job
+from mqttd.cluster.packets import size_of
 
 __all__ = ["ONE_FRAME", "PARTS", "Rest", "part_of"]
 
@@ -19,17 +20,18 @@ __all__ = ["ONE_FRAME", "PARTS", "Rest", "part_of"]
 PARTS: Final = 5
 #: Bytes of packets that one frame takes, with a record and what is before each.
 ONE_FRAME: Final = 192 << 20
-#: Bytes of packets in one, but for the last of them.
+#: Bytes of packets in one, but for the last of them, and how many: each is read and made anew.
 _PART: Final = 256 << 10
+_MANY: Final = 500
 
 
-def part_of(queue: Sequence[bytes], at: int) -> Sequence[bytes]:
-    """The packets of a queue from `at` on that go in one frame."""
+def part_of(queue: Sequence[bytes], at: int) -> tuple[Sequence[bytes], int]:
+    """The packets of a queue from `at` on that go in one frame, and where the next ones are."""
     end, size = at, 0
-    while end < len(queue) and size < _PART:
-        size += len(queue[end])
+    while end < len(queue) and size < _PART and end - at < _MANY:
+        size += size_of(queue, end)
         end += 1
-    return queue[at:end]
+    return [packet for packet in queue[at:end] if packet], end
 
 
 class Rest(Job):
@@ -58,10 +60,10 @@ class Rest(Job):
         """See `Job.slice`."""
         if not self.has_place(self):
             return False
-        part = part_of(self.queue, self.at)
+        part, end = part_of(self.queue, self.at)
         if not self.say(self, part):
             return False
-        self.at += len(part)
+        self.at = end
         if self.at < len(self.queue):
             return True
         self.then()

@@ -37,13 +37,14 @@ class Remains:
     @classmethod
     def of(cls, session: Session) -> Remains:
         """Those of a session that our journal keeps; it tells that nothing from now on."""
-        journal, owner = session.server.journal, session.owner
+        server, owner = session.server, session.owner
+        journal = server.journal
         client_id, username = session.client_id, session.username
 
         def ended(numbers: list[int]) -> None:
             journal.ended(owner)
-            for number in numbers:
-                journal.lost(number)
+            if numbers:
+                server.lose_later(numbers)
 
         def will(will: Message | None, delay_seconds: int) -> None:
             journal.will(client_id, username, will, delay_seconds)

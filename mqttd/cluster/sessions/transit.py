@@ -9,6 +9,7 @@ from mqttd.broker.broker import Broker
 from mqttd.broker.sessions.endings import Burial
 from mqttd.broker.sessions.records import Record, queue_of, subscribe_all
 from mqttd.cluster.links.nodes import Node, NodeMesh
+from mqttd.cluster.packets import joined
 from mqttd.cluster.sessions.catcher import Catcher
 from mqttd.codec.topic import is_shared
 from mqttd.mesh.frames import STATE, packed_frame
@@ -136,7 +137,7 @@ class Transit:
             return state
         caught = self.caught(catcher)
         self.bury(catcher)
-        return SessionState(state.record, (*state.queue, *caught), state.epoch)
+        return SessionState(state.record, joined(state.queue, caught), state.epoch)
 
     def caught(self, catcher: Catcher) -> tuple[bytes, ...]:
         """What was caught so far."""
