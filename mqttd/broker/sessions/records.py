@@ -108,13 +108,18 @@ def _owed(session: Session, full_filter: str) -> int:
     return OWED if session.replays is not None and full_filter in session.replays else 0
 
 
-def queue_of(broker: Publishing, session: Session) -> list[bytes]:
-    """What a session's client is still owed, oldest first; what is in flight never expires."""
+def queue_of(broker: Publishing, session: Session, ends: bool = False) -> list[bytes]:
+    """What a session's client is still owed, oldest first; what is in flight never expires.
+
+    ends: the session ends here, and with it what has expired, which counts as dropped then.
+    """
     now = broker.now
     packets = [packet_of(broker, delivery, now) for delivery in session.pending_in_flight()]
     for delivery in session.each_queued():
         if not delivery.expires_at or delivery.expires_at > now:
             packets.append(packet_of(broker, delivery, now))
+        elif ends:
+            session.drop(delivery, "expired")
     return packets
 
 
@@ -122,7 +127,7 @@ def leave(session: Session) -> tuple[bytes, ...]:
     """What waits for a session that has ended here; the journal forgets it."""
     broker = session.server
     assert isinstance(broker, Publishing)
-    queue = tuple(queue_of(broker, session))
+    queue = tuple(queue_of(broker, session, True))
     session.leave_journal()
     return queue
 
@@ -176,8 +181,12 @@ def subscribe_all(broker: Publishing, session: Session, record: Record) -> None:
 def queue_more(broker: Publishing, session: Session, packets: Sequence[bytes], late: int) -> None:
     """Queue packets that came `late` milliseconds after they were written."""
     for packet in packets:
-        delivery = _read(broker, packet, late, False)
-        if delivery is not None:
+        delivery = _read(broker, packet, late)
+        if delivery is None:
+            continue
+        if delivery.expires_at and delivery.expires_at <= broker.now:
+            session.drop(delivery, "expired")  # on its way
+        else:
             session.enqueue(delivery)
 
 
@@ -195,22 +204,22 @@ def _put_in_flight(
             session.put_inflight(-packet_id, _RELEASES)
             session.release(-packet_id)
         elif at < len(packets):
-            delivery = _read(broker, packets[at], late, True)
+            delivery = _read(broker, packets[at], late)
             at += 1
             if delivery is not None:
                 session.put_inflight(packet_id, delivery)
     return at
 
 
-def _read(broker: Publishing, packet: bytes, late: int, sent: bool) -> Delivery | None:
+def _read(broker: Publishing, packet: bytes, late: int) -> Delivery | None:
     try:
-        return _delivery(broker, packet, late, sent)
+        return _delivery(broker, packet, late)
     except (MqttError, IndexError):
         return None
 
 
-def _delivery(broker: Publishing, wire: bytes, late: int, sent: bool) -> Delivery | None:
-    """A packet as a delivery; None if it has expired before it was `sent`, or is no PUBLISH.
+def _delivery(broker: Publishing, wire: bytes, late: int) -> Delivery | None:
+    """A packet as a delivery, None if it is no PUBLISH; what has expired, as from now.
 
     Raises MqttError and IndexError for bytes that are no packet.
     """
@@ -225,11 +234,7 @@ def _delivery(broker: Publishing, wire: bytes, late: int, sent: bool) -> Deliver
     expiry = properties.pop(prop.MESSAGE_EXPIRY_INTERVAL, None)
     expires_at = 0
     if isinstance(expiry, int):
-        expires_at = broker.now + milliseconds(expiry) - late
-        if expires_at <= broker.now:
-            if not sent:
-                return None
-            expires_at = broker.now
+        expires_at = max(broker.now + milliseconds(expiry) - late, broker.now, 1)
     identifiers: list[int] | None = None
     if isinstance(named, list):
         identifiers = [number for number in named if isinstance(number, int)]

@@ -125,6 +125,7 @@ class Legacy:
 
     def __init__(self, broker: Broker, path: str) -> None:
         self._copy = copy = Copy(path)
+        self._metrics = broker.metrics
         copy.base.execute(
             "DELETE FROM will"
         )  # of those others know, too: `mqttd.cluster.wills.heirs`
@@ -191,4 +192,8 @@ class Legacy:
         """A session as it is now; no more of it is to be asked."""
         session: Session = self.broker.sessions[client_id]
         record = record_of(self.broker, session)
-        return SessionState(record, tuple(queue_of(self.broker, session)), 0)
+        counted, own = self.broker.metrics, self._metrics
+        own.dropped_expired -= counted.dropped_expired
+        queue = tuple(queue_of(self.broker, session, True))
+        own.dropped_expired += counted.dropped_expired
+        return SessionState(record, queue, 0)

@@ -141,7 +141,7 @@ class Transit:
 
     def caught(self, catcher: Catcher) -> tuple[bytes, ...]:
         """What was caught so far."""
-        return tuple(queue_of(self.broker, catcher))
+        return tuple(queue_of(self.broker, catcher, True))
 
     def replace(self, by: Session | None, *gone: Session | None) -> None:
         """What is under way to these is for `by`, if there is one."""

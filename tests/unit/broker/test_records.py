@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from mqttd.broker.publish.publishing import Publishing
 from mqttd.broker.sessions.records import Record, queue_of, record_of, restore
+from mqttd.cluster.packets import Packets
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import Publish, Subscribe, Subscription
 from mqttd.codec.parser import parse_packet
@@ -143,3 +145,41 @@ def test_what_waits_for_an_older_connection_goes_with_its_identifiers(
     assert all(packet.properties == {prop.SUBSCRIPTION_IDENTIFIER: [7]} for packet in packets)
     if store is not None:
         store.base.close()
+
+
+@pytest.mark.parametrize("leaves", ["a part at a time", "at once"])
+@pytest.mark.parametrize("expiry", [5, 50])
+def test_what_expires_while_a_session_moves_is_counted(expiry: int, leaves: str) -> None:
+    """Before it left, and on its way: nobody knew of it."""
+    here, there = MemoryBroker(), MemoryBroker()
+    client = here.connect("reader", 5, False, properties=EXPIRES)
+    client.send(Subscribe(1, [Subscription("t", 1)]))
+    client.drop()
+    told: list[tuple[str, str]] = []
+    for node in (here, there):
+        node.hooks.hook(
+            "delivery.dropped", lambda of, why, message: told.append((of.client_id, why))
+        )
+    writer = here.connect("writer", 5)
+    expires = {prop.MESSAGE_EXPIRY_INTERVAL: expiry}
+    writer.send(*(Publish("t", b"", 1, False, False, n, expires) for n in (1, 2)))
+    writer.send(Publish("t", b"stays", 1, packet_id=3))
+    here.advance(10_000)
+    there.advance(100_000)
+
+    def packets(session: Session) -> Sequence[bytes]:
+        return Packets(here.broker, session)
+
+    registry = here.broker.registry
+    if leaves == "at once":
+        state = registry.hand_over("reader", 2)
+    else:
+        state = registry.hand_over("reader", 2, packets)
+    assert state is not None
+    for _ in range(2):  # it is sent again
+        assert len([each for each in state.queue if each]) == (3 if expiry == 50 else 1)
+    there.broker.registry.keep("reader", 2, state)
+    counts = here.broker.metrics.dropped_expired, there.broker.metrics.dropped_expired
+    assert counts == ((0, 2) if expiry == 50 else (2, 0))
+    assert told == [("reader", "expired")] * 2
+    assert there.broker.sessions["reader"].held() == 1
