@@ -79,7 +79,7 @@ class Cluster:
         self.etcd.key, self.etcd.hung = self.keys.node(self.name), self._failed
         self.tls = node_options(self.settings)
         self.owners = Owners(self.etcd, self.keys, self.name, reactor, self._is_there)
-        self.owners.pace.rate = self.settings.moves_rate
+        self.owners.moving.pace.rate = self.settings.moves_rate
         self.routes = Routes(self.etcd, self.keys, self.name, reactor)
         self.routes.failed = self._failed
         self.heirs = Heirs(

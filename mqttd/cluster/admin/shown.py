@@ -93,7 +93,7 @@ class Shown:
             "cluster_sessions_came": self.owners.came,
             "cluster_sessions_went": self.owners.went,
             "cluster_sessions_missed": self.owners.without,
-            "cluster_sessions_paced": self.owners.pace.refused,
+            "cluster_sessions_paced": self.owners.moving.pace.refused,
             "cluster_unanswered": self.asking.unanswered,
             "cluster_etcd_hangs": self.etcd.hangs,
             **self.view.keys.unreadable.counters(),

@@ -3,9 +3,10 @@
     done --> its weight is a debt, which `rate` bytes a second pay
     to be done again --> more debt than its burst (`BURST`): not now
 
-A session that moves: 9,000 filters take both nodes a tenth of a second each time, and whose client
-went to and fro with them raised the p99 of all others from 1 to 120 ms. It is refused, and nothing
-is claimed. Only those that come here are counted, so a client has this once for each node. A will
+Sessions that move, of a user: 9,000 filters take both nodes a tenth of a second each time, and
+whose client went to and fro with them raised the p99 of all others from 1 to 120 ms. They are
+refused, and nothing is claimed (`mqttd.cluster.moving`). Only those that come here are counted, so
+a user has this once for each node. A will
 that is written to etcd: it waits, and the last one of its client is written. Filters: see
 `mqttd.cluster.etcd.filling`.
 

@@ -42,7 +42,7 @@ from mqttd.cluster.etcd.client import (
 )
 from mqttd.cluster.etcd.keys import Keys, Owner, claimed, user_of
 from mqttd.cluster.etcd.many import Many
-from mqttd.cluster.etcd.pace import Pace, weight_of
+from mqttd.cluster.moving import Moving
 from mqttd.cluster.sessions.amends import Amends
 from mqttd.cluster.sessions.back import bring_back
 from mqttd.cluster.sessions.departures import Leaving
@@ -87,7 +87,7 @@ class Owners:
         self.owned: dict[str, int] = {}
         #: While others take sessions over; a claim is written while all of this is so, too.
         self.silence, self.fence = Silence(), list[Json]()
-        self.pace = Pace()
+        self.moving = Moving(reactor)
         #: What is ours may be somebody else's by now: nobody is let in.
         self.strict = False
         #: Takes a session of ours away, and how many have come and gone.
@@ -138,7 +138,7 @@ class Owners:
             raise EtcdError("etcd does not answer")
         if turn is not None and len(turn.waiting) >= _LINE:
             raise EtcdError("others claim this client id, and are not done")
-        return Deferred.fromCoroutine(self._claim(client_id, self.user(client_id, principal), ""))
+        return Deferred.fromCoroutine(self._claim(client_id, principal, ""))
 
     def _had(self, client_id: str) -> Claim | None:
         """What is ours, with its session: whose that is the registry has looked at."""
@@ -147,12 +147,12 @@ class Owners:
             return None
         return Claim(revision, Held.HERE) if client_id in self.sessions else None
 
-    async def _claim(self, client_id: str, user: str, giver: str) -> Claim:
+    async def _claim(self, client_id: str, principal: str | None, giver: str) -> Claim:
         """One claim after the other; `giver`: the node that gives it away, or nobody."""
         turn = self.turns.setdefault(client_id, DeferredLock())
         await turn.acquire()
         try:
-            claim = self._had(client_id) or await self._claim_now(client_id, user, giver)
+            claim = self._had(client_id) or await self._claim_now(client_id, principal, giver)
             if giver:
                 self._take_in(client_id, claim)
             return claim
@@ -161,10 +161,12 @@ class Owners:
                 del self.turns[client_id]
                 self._keep_left_over(client_id)
             turn.release()
+            self.moving.end(client_id)
 
-    async def _claim_now(self, client_id: str, user: str, giver: str) -> Claim:
+    async def _claim_now(self, client_id: str, principal: str | None, giver: str) -> Claim:
         """As etcd has it: by one transaction on what was read."""
         self.silence.check()
+        user = "" if giver else self.user(client_id, principal)
         arrivals = self.moves.arrivals
         revision = arrivals.pending(client_id)
         if revision and self.owned.get(client_id) == revision:
@@ -208,13 +210,13 @@ class Owners:
                 owner = "" if is_here else before
             self.silence.check_of(owner)
             earlier = before if owner != self.name else ""
+            if owner != self.name and self.is_there(owner) and not (giver or is_other):
+                await self._keep_pace(client_id, principal)
             origin = owner if owner != self.name and self.is_there(owner) else ""
             when = [equals(key, found.changed)]
             if origin:
                 if is_other:
                     raise _anothers(client_id)
-                if not giver:
-                    self._keep_pace(client_id)
                 lasts = found.lease in (self.home, arrivals.home_of(origin))
                 lasts = lasts or self.all_lasts
                 lease = self.home if lasts else self.lease
@@ -292,16 +294,12 @@ class Owners:
     def _has_come(self, client_id: str, state: SessionState | None) -> None:
         if state is not None:
             self.came += 1
-            self.pace.charge(client_id, weight_of(state), self.reactor.seconds())
+            self.moving.charge(client_id, state)
 
-    def _keep_pace(self, client_id: str) -> None:
+    async def _keep_pace(self, client_id: str, principal: str | None) -> None:
         if self.moves.broker.stuck:
             raise EtcdError("the store of this node takes nothing: what another has stays there")
-        wait = self.pace.wait(client_id, self.reactor.seconds())
-        if wait > 0:
-            self.pace.refused += 1
-            text = "its session is large and has moved too often: it may in {:.1f} s"
-            raise EtcdError(text.format(wait))
+        await self.moving.begin(client_id, principal)
 
     def expects(self, client_id: str, revision: int) -> bool:
         """Whether a session is asked for that another node sends, as far as is known here."""
@@ -330,7 +328,7 @@ class Owners:
     def pull(self, client_id: str, giver: str) -> None:
         """Claim what another node gives away, if it still has it."""
         if client_id not in self.owned and client_id not in self.turns and self.lease:
-            pulled = Deferred.fromCoroutine(self._claim(client_id, "", giver))
+            pulled = Deferred.fromCoroutine(self._claim(client_id, None, giver))
             pulled.addErrback(lambda failure: None)  # it is offered again
 
     def _take_in(self, client_id: str, claim: Claim) -> None:

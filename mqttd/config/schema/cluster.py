@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from mqttd.config.schema import keys
-from mqttd.config.schema.keys import GIB, HOUR, KIB, MINUTE
+from mqttd.config.schema.keys import GIB, HOUR, MIB, MINUTE
 
 __all__ = ["Cluster"]
 
@@ -141,15 +141,16 @@ class Cluster(Struct, frozen=True, kw_only=True):
     moves_rate: Annotated[
         int,
         keys.size(
-            "Bytes a second of a session that comes to this node again and again, 16 MiB at once;"
-            " above it its client is told 0x88 and it stays where it is; a filter weighs a kilobyte"
-            " or two; 0 has no limit.",
+            "Bytes a second of the sessions of a user (of a client, where it has no name) that come"
+            " to this node from others, 16 MiB and 32 sessions at once; above it clients are told"
+            " 0x88 and their sessions stay where they are; a filter weighs a kilobyte or two; 0 has"
+            " no limit.",
             "session",
             0,
             1024 * GIB,
             False,
         ),
-    ] = 256 * KIB
+    ] = MIB
     minority: Annotated[
         Literal["serve", "refuse"],
         keys.plain(
