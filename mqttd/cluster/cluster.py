@@ -18,7 +18,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, DeferredLock
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
@@ -47,6 +47,7 @@ from mqttd.cluster.routes.routes import Routes
 from mqttd.cluster.routes.view import View
 from mqttd.cluster.sessions.moves import Moves
 from mqttd.cluster.sessions.owners import Owners
+from mqttd.cluster.steps import in_turns
 from mqttd.cluster.wills.heirs import Heirs
 from mqttd.config.schema import Config
 from mqttd.mesh.frames import STATE
@@ -115,14 +116,13 @@ class Cluster:
         self.dropped = 0
         self.stopped = False
         self.address = ""
-        self._ready = False
+        self._ready = self._keeping = False
         self._watch: Watch | None = None
-        self._keeping = False
         #: Our lease has ended, and what was ours is still to be claimed.
         self._anew = False
         self._next_keep = 0.0
-        self._next_look = 0.0
-        self._looking = False
+        self._next_look, self._looking = 0.0, False
+        self._looks = DeferredLock()
         #: Wills of ours that etcd had from before.
         self._own_wills = 0
         self._in_time = time.monotonic()
@@ -282,19 +282,20 @@ class Cluster:
     # -- what etcd says ------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        """Take in all that there is, and watch from there."""
+        """Take in all that there is, and watch from there; one look after the other."""
+        await self._looks.run(self._take_in)
+
+    async def _take_in(self) -> None:
         # What is heard of meanwhile would be undone by what was read before it, for a moment.
         self._unwatch()
         self._next_look = min(self._next_look, time.monotonic() + _AGAIN)
         answer = await self.etcd.range_of(self.keys.all, self.keys.routes)
-        self._unwatch()
         self._next_look = time.monotonic() + _LOOK
         before = {(each.name, each.epoch) for each in self.view.members.values()}
-        self.view.reset(answer.found, answer.revision)
+        await in_turns(self.view.reset(answer.found, answer.revision), self.reactor)
         if before - {(each.name, each.epoch) for each in self.view.members.values()}:
             # What the dead had claimed of ours went with their leases, and we have not seen it.
-            self._anew = True
-            self._next_keep = 0.0
+            self._anew, self._next_keep = True, 0.0
         self.moves.seen()
         self._watch = Watch(
             self.etcd, self.keys.all, answer.revision + 1, self._changed, self._watch_ended
@@ -317,8 +318,7 @@ class Cluster:
         self._next_look = 0.0
 
     def _look_again(self) -> None:
-        self._looking = True
-        self._next_look = time.monotonic() + 1.0
+        self._looking, self._next_look = True, time.monotonic() + 1.0
 
         def done(result: Any) -> None:
             self._looking = False

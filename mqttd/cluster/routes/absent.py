@@ -123,6 +123,10 @@ class Absent:
         if name in self.untold:
             self.untold[name].discard(full_filter)
 
+    def is_untold(self, name: str, full_filter: str) -> bool:
+        """Whether a node that is back had this filter before, and may have it still."""
+        return full_filter in self.untold.get(name, ())
+
     def tick(self, ready: Callable[[str], bool]) -> None:
         """A few times a second; `ready` says whether a node has let clients in."""
         now = self.mesh.broker.now

@@ -1,6 +1,7 @@
 """What etcd says of the other nodes, in its order: who is there, which filters they want.
 
-    range, then watch from that revision --> reset | apply --> NodeMesh, and a `Follower`
+    range --> steps, in many turns --.
+    then watch from that revision ---'--> apply --> NodeMesh, and a `Follower`
 
 Nothing is parsed here (`mqttd.cluster.etcd.reading`): what cannot be read is as if it were not
 there.
@@ -14,8 +15,8 @@ Promise: sans-I/O; what was said twice changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Iterable, Iterator
+from typing import Final, Protocol
 
 from mqttd.cluster.etcd.client import Kv
 from mqttd.cluster.etcd.keys import Copy, Heir, Keys, Member
@@ -49,27 +50,42 @@ class Follower(Protocol):
         """One other key says this now, or cannot be read any more."""
 
 
-def filters_of(chunks: Iterable[Chunk]) -> set[str]:
+class _Wanted:
     """The filters that a node's chunks say, read one after the other.
 
     Until the `END` has come of what is written anew, what was before holds, too.
     """
-    found: set[str] = set()
-    fresh: set[str] | None = None
-    for chunk in chunks:
+
+    def __init__(self) -> None:
+        self.filters: set[str] = set()
+        self._fresh: set[str] | None = None
+
+    def take(self, chunk: Chunk) -> None:
+        """The next one."""
         for kind, filters in chunk:
             if kind == BEGIN:
-                fresh = set()
-            elif kind == END and fresh is not None:
-                found, fresh = fresh, None
-            for some in (found, fresh):
+                self._fresh = set()
+            elif kind == END and self._fresh is not None:
+                self.filters, self._fresh = self._fresh, None
+            for some in (self.filters, self._fresh):
                 if some is not None and kind == ADD:
                     some.update(filters)
                 elif some is not None and kind == REMOVE:
                     some.difference_update(filters)
-    return found
 
 
+def filters_of(chunks: Iterable[Chunk]) -> set[str]:
+    """The filters that a node's chunks say."""
+    wanted = _Wanted()
+    for chunk in chunks:
+        wanted.take(chunk)
+    return wanted.filters
+
+
+#: Bytes of values that a step reads, a chunk more, and filters that it puts into the tables or
+#: looks for there: each takes a millisecond or some.
+_READ: Final = 32 << 10
+_PUT: Final = 500
 #: What this sees to itself.
 _OWN = frozenset(("node", "route", "taken", "home"))
 
@@ -93,6 +109,8 @@ class View:
         #: Nodes that were put out; those that have been there since this one is.
         self.outs: set[str] = set()
         self.seen: set[str] = set()
+        #: All is being read again: what cannot be read is not all known.
+        self._reads = False
 
     def names(self) -> set[str]:
         """The nodes that are or were there, are waited for, were put out or left something."""
@@ -115,18 +133,29 @@ class View:
         """How many nodes come before this one."""
         return sum(1 for name in self.members if name < self.name)
 
-    def reset(self, found: Iterable[Kv], revision: int) -> None:
-        """All that there is, in the order of the keys."""
+    def reset(self, found: Iterable[Kv], revision: int) -> Iterator[None]:
+        """All that there is, in the order of the keys; a step of it each time, in its own turn.
+
+        What was known before holds until all of it is read. Then filters that are wanted by now
+        come before others go, so that meanwhile a message goes to all who want it before and after;
+        that it is up to this revision is said in the end. Nothing may be applied in between.
+        """
         members: dict[str, Member] = {}
-        chunks: dict[str, list[Chunk]] = {}
+        wanted: dict[str, _Wanted] = {}
         taken: list[Said] = []
         others: list[Said] = []
         homes: dict[str, int] = {}
         heirs: dict[str, Heir] = {}
         copies: dict[str, Copy] = {}
-        self.outs = set()
+        outs: set[str] = set()
         self.reading.again()
+        self._reads = True
+        size = 0
         for kv in found:
+            size += len(kv.key) + len(kv.value)
+            if size >= _READ:
+                size = 0
+                yield
             said = self.reading.read(kv)
             if said is None:
                 continue
@@ -140,48 +169,54 @@ class View:
             elif kind == "copy":
                 copies[node] = what
             elif kind == "out":
-                self.outs.add(node)
+                outs.add(node)
             elif kind == "node":
                 members[node] = what
             elif kind == "route":
                 epoch, chunk = what
                 if node in members and epoch == members[node].epoch:
-                    chunks.setdefault(node, []).append(chunk)
+                    wanted.setdefault(node, _Wanted()).take(chunk)
             elif kind == "taken" and node == self.name:
                 taken.append(said)
             elif kind == "home":
                 homes[node] = what
+        self._reads = False
         given_up = self.homes.keys() - homes.keys()
         given_up |= {name for name in self.heirs if self.is_taken_over(name)}
-        self.homes, self.heirs, self.copies = homes, heirs, copies
+        self.homes, self.heirs, self.copies, self.outs = homes, heirs, copies, outs
         for name, member in list(self.members.items()):
             new = members.get(name)
             if new is None or new.epoch != member.epoch:
                 self._leaves(member)
-        for name, member in members.items():
+        for member in members.values():
             self._comes(member)
-            known = self.mesh.nodes.get(name)
-            if known is not None:
-                wanted = filters_of(chunks.get(name, ()))
-                for full_filter in wanted:
-                    self.absent.told(name, full_filter)
-                wanted |= self.absent.untold.get(name, set())
-                for full_filter in list(known.peer.filters):
-                    if full_filter not in wanted:
-                        self.mesh.remove(known, full_filter)
-                for full_filter in wanted:
-                    self.mesh.add(known, full_filter)
         for name in given_up - members.keys() - homes.keys():
             self._given_up(name)
         for name in self.mesh.ferries.keys() - members.keys() - homes.keys():
             if name not in self.absent.nodes and not self.is_taken_over(name):
                 self.mesh.forget(name)  # of a node that has gone while we were away
+        for known in list(self.mesh.nodes.values()):
+            yield from self._wants(known, wanted.pop(known.name, _Wanted()).filters)
         self.mesh.applied = revision
         for other in self.mesh.nodes.values():
             self.mesh.tell_seen(other)
         self.follower.everything(others)
         for said in taken:
             self.follower.taken(said.rest, said.what, said.kv.changed)
+
+    def _wants(self, node: Node, wanted: set[str]) -> Iterator[None]:
+        """These are the filters of a node."""
+        absent, mesh = self.absent, self.mesh
+        for at, full_filter in enumerate(wanted, 1):
+            absent.told(node.name, full_filter)
+            mesh.add(node, full_filter)
+            if not at % _PUT:
+                yield
+        for at, full_filter in enumerate(list(node.peer.filters), 1):
+            if full_filter not in wanted and not absent.is_untold(node.name, full_filter):
+                mesh.remove(node, full_filter)
+            if not at % _PUT:
+                yield
 
     def apply(self, revision: int, events: list[tuple[Kv, bool]]) -> None:
         """What has changed."""
@@ -264,7 +299,8 @@ class View:
 
     def tick(self) -> None:
         """A few times a second."""
-        self.keys.unreadable.tick(self.mesh.broker.alarms)
+        if not self._reads:
+            self.keys.unreadable.tick(self.mesh.broker.alarms)
         members = self.members
         self.absent.tick(lambda name: name in members and members[name].ready)
 

@@ -163,7 +163,8 @@ class Here:
     def all(self, *found: tuple[bytes, bytes], lease: int = 1) -> None:
         """All that there is."""
         kvs = [Kv(key, value, 5, self.revision, lease) for key, value in sorted(found)]
-        self.view.reset(kvs, self.revision)
+        for _ in self.view.reset(kvs, self.revision):
+            pass
         self.view.tick()
 
     @property
