@@ -16,13 +16,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, overload
 
+import msgspec
+
 from mqttd.broker.publish.publishing import Publishing
 from mqttd.broker.sessions.records import packet_of
 from mqttd.session.ground.message import entry_wire
 from mqttd.session.session import Session
 from mqttd.types import SessionState
 
-__all__ = ["Packets", "joined", "read", "size_of"]
+__all__ = ["Packets", "joined", "read", "size_of", "written_at"]
 
 #: Packets that are made at once where all are wanted.
 _SOME: Final = 1000
@@ -135,4 +137,18 @@ def size_of(queue: Sequence[bytes], at: int) -> int:
 
 def read(state: SessionState) -> SessionState:
     """A state with all of its queue made: no store need have it any longer."""
+    if not isinstance(state.queue, _Waiting):
+        return state
     return SessionState(state.record, tuple(filter(None, state.queue)), state.epoch)
+
+
+class _Record(msgspec.Struct):
+    written_at: int
+
+
+def written_at(state: SessionState) -> int:
+    """When a state was written, in seconds since 1970; 0 where that cannot be read."""
+    try:
+        return msgspec.json.decode(state.record, type=_Record).written_at
+    except msgspec.MsgspecError:
+        return 0

@@ -35,6 +35,7 @@ __all__ = [
     "packet_of",
     "queue_more",
     "queue_of",
+    "read_packets",
     "record_of",
     "restore",
     "subscribe_all",
@@ -43,6 +44,8 @@ __all__ = [
 _VERSION: Final = 1
 #: As many as there are: those that a session has were within its limit where it comes from.
 _PACKET_IDS: Final = 65_535
+#: Bytes of a packet that is not read before it is queued.
+_LARGE: Final = 4096
 #: Stands for a QoS 2 message of which only the id is left.
 _RELEASES: Final = b"\x34\x05\x00\x00\x00\x01\x00"
 
@@ -161,7 +164,7 @@ def restore(broker: Publishing, client_id: str, state: SessionState, record: Rec
     rest = _put_in_flight(broker, session, state.queue, record.window, late)
     for packet_id in record.incoming:
         session.await_release(packet_id, _PACKET_IDS)
-    queue_more(broker, session, state.queue[rest:], late)
+    queue_more(broker, session, state.queue[rest:], late, state.read[rest:])
     for full_filter, options, identifier in record.subscriptions:
         if options & OWED:
             broker.pubsub.owe(session, full_filter, options, identifier)
@@ -178,16 +181,39 @@ def subscribe_all(broker: Publishing, session: Session, record: Record) -> None:
         broker.pubsub.put_back(session, full_filter, options & OPTIONS, identifier)
 
 
-def queue_more(broker: Publishing, session: Session, packets: Sequence[bytes], late: int) -> None:
-    """Queue packets that came `late` milliseconds after they were written."""
-    for packet in packets:
-        delivery = _read(broker, packet, late)
+def queue_more(
+    broker: Publishing,
+    session: Session,
+    packets: Sequence[bytes],
+    late: int,
+    known: Sequence[object] = (),
+) -> None:
+    """Queue packets that came `late` milliseconds after they were written.
+
+    known: of the first of them, what `read_packets` has made.
+    """
+    for at in range(len(packets)):
+        delivery = known[at] if at < len(known) else None
+        if not isinstance(delivery, Delivery):
+            delivery = _read(broker, packets[at], late)
         if delivery is None:
             continue
         if delivery.expires_at and delivery.expires_at <= broker.now:
             session.drop(delivery, "expired")  # on its way
         else:
             session.enqueue(delivery)
+
+
+def read_packets(
+    broker: Publishing, packets: Sequence[bytes], written_at: int
+) -> list[Delivery | None]:
+    """What the packets of a queue say that was written then; None: that is read when it is queued.
+
+    That is most of the work of a session that is entered, and of a long queue too much for a turn.
+    Of a large one there would be a copy, where it expires.
+    """
+    late = milliseconds(max(broker.clock() // 1_000_000 - written_at, 0))
+    return [_read(broker, packet, late) if len(packet) <= _LARGE else None for packet in packets]
 
 
 def _put_in_flight(

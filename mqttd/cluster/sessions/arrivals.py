@@ -14,16 +14,16 @@ Promise: what has come is given to who waits for it, kept, or sent on; never dro
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
-from mqttd.broker.sessions.records import queue_more
+from mqttd.broker.sessions.records import queue_more, read_packets
 from mqttd.cluster.etcd.client import EtcdError
 from mqttd.cluster.links.nodes import Node
-from mqttd.cluster.packets import read
+from mqttd.cluster.packets import read, written_at
 from mqttd.cluster.sessions.catcher import Catcher
 from mqttd.cluster.sessions.remains import Remains
 from mqttd.cluster.sessions.transit import DONE, MARK, MARKS, WANT, Transit, cancel, sending_of
@@ -52,6 +52,9 @@ class _Coming:
         self.state: SessionState | None = None
         #: What has come of its queue behind that.
         self.more: list[bytes] = []
+        #: What its packets say, as far as they have been read, and when they were written.
+        self.read: list[object] = []
+        self.written_at = 0
         self.catcher: Catcher | None = None
         #: What our own store keeps of it, where it was to leave this node and is back.
         self.remains: Remains | None = None
@@ -250,6 +253,7 @@ class Arrivals:
         state = SessionState(fields[0], tuple(fields[1:]), revision)
         catcher = self.transit.catch(client_id, state, True)
         self._begin(comes, state, catcher)
+        self._read(comes, state.queue)
         if catcher is None:
             self._whole(client_id, comes)
             return
@@ -262,6 +266,7 @@ class Arrivals:
         cancel(comes.late)
         comes.late = None
         comes.state, comes.more, comes.catcher = state, [], catcher
+        comes.read, comes.written_at = [], written_at(state)
         comes.again, comes.known, comes.has_tail = False, -1, False
         comes.sending = sending_of(state.record)
         if before is not None:
@@ -351,6 +356,7 @@ class Arrivals:
             return
         if not comes.has_tail and not comes.whole and fields[0] == comes.sending:
             comes.more.extend(fields[1:])
+            self._read(comes, fields[1:])
 
     def tail(self, node: Node, client_id: str, revision: int, packets: list[bytes]) -> None:
         """What the old node has caught."""
@@ -359,8 +365,14 @@ class Arrivals:
             return
         if not comes.has_tail:
             comes.more.extend(packets)
+            self._read(comes, packets)
             comes.has_tail = True
             self._complete(client_id, comes)
+
+    def _read(self, comes: _Coming, packets: Sequence[bytes]) -> None:
+        """Read what has come now: to read all of a long queue takes more than a turn has."""
+        if comes.written_at:
+            comes.read += read_packets(self.transit.broker, packets, comes.written_at)
 
     def _complete(self, client_id: str, comes: _Coming) -> None:
         """Go on, if nothing can come any more that the old node has caught."""
@@ -380,10 +392,10 @@ class Arrivals:
         if not self._is_coming(client_id, comes):
             return
         comes.whole = True
-        if comes.state is not None and comes.more:
-            state, more = comes.state, comes.more
-            comes.state = SessionState(state.record, (*state.queue, *more), comes.revision)
-            comes.more = []
+        if comes.state is not None and (comes.more or comes.read):
+            record, queue = comes.state.record, (*comes.state.queue, *comes.more)
+            comes.state = SessionState(record, queue, comes.revision, comes.read)
+            comes.more, comes.read = [], []
         cancel(comes.late)
         comes.late = None
         if comes.next is not None:

@@ -8,12 +8,18 @@ from pathlib import Path
 import pytest
 
 from mqttd.broker.ground.losses import LOST
+from mqttd.broker.sessions.records import Record, restore
 from mqttd.cluster import packets
 from mqttd.cluster.packets import Packets, joined, size_of
 from mqttd.cluster.sessions.transit import MORE, TAIL, WHOLE
+from mqttd.codec import properties as prop
+from mqttd.codec.packets import Publish
+from mqttd.codec.serializer import serialize
+from mqttd.session.ground.message import Delivery
 from mqttd.storage.writer import read as payloads
+from mqttd.types import SessionState
 from tests.unit.cluster.test_on_its_way import kill, marks
-from tests.unit.cluster.test_parts_of_queues import said
+from tests.unit.cluster.test_parts_of_queues import Coming, said
 from tests.unit.cluster.test_remains import Node
 
 #: Messages, and most that are made in a turn.
@@ -137,3 +143,34 @@ def test_a_queue_is_a_sequence_whatever_it_is_made_of(node: Node) -> None:
     assert list(whole[:]) == wanted
     assert all(size_of(whole, at) >= 1 for at in range(0, len(whole), 100))
     assert joined(queue, ()) is queue and joined((b"a",), (b"b",)) == (b"a", b"b")
+
+
+def test_what_comes_is_read_as_it_comes(tmp_path: Path) -> None:
+    """It was when the session was entered: of 100,000 messages 30 to 150 ms in that turn."""
+    node = Node(tmp_path)
+    coming = Coming(node)
+    small, large, expires = b"small", bytes(5000), {prop.MESSAGE_EXPIRY_INTERVAL: 5}
+    wires = [
+        serialize(Publish("t", payload, 1, packet_id=1, properties=properties), 5)
+        for payload in (small, large)
+        for properties in (None, expires, {prop.CONTENT_TYPE: "x"})
+    ]
+    node.says("a", MORE, 7, b"12345678", *wires[:2])
+    node.says("a", MORE, 7, b"12345678", *wires[2:4])
+    node.says("a", TAIL, 7, *wires[4:])
+    marks(node, 7)
+    (state,) = coming.given
+    assert state is not None
+    assert state.queue == (b"1", b"2", *wires)
+    known = [isinstance(each, Delivery) for each in state.read]
+    assert known == [False, False, *(len(wire) < 4096 for wire in wires)]
+    plain = SessionState(state.record, state.queue, 7)
+    for expired in (0, 2):
+        told = []
+        for one in (state, plain):
+            session = restore(node.broker, "s", one, Record(one.record))
+            told.append([(each.wire, each.expires_at) for each in session.queued()])
+            assert session.dropped == expired
+        assert told[0] == told[1] and len(told[0]) == len(wires) - expired
+        node.broker.now += 10_000
+    node.kept.base.close()
