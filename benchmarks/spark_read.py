@@ -7,11 +7,13 @@
     parquet, 2  the same columns, selected from Parquet
     log, few    the format mqttd, one event in a hundred (events=client.*)
 
-The log is as the broker writes it, blocks of 4,096 events with zstd; --plain leaves both. One
-session, local[2]; the sources take turns, and each round k of one is compared with round k of the
-others. What is timed is a stream's addBatch (Trigger.AvailableNow) into a sink that drops
-everything, and into Parquet files. Leaves with 1 if the log is read less than 1.3 x as fast as
-JSON or 0.55 x as fast as Parquet, or written to Parquet less than 0.75 x as fast as from Parquet.
+The log is as the broker writes it, blocks of 4,096 events with zstd; --plain leaves both. --block
+1 is a flush after each event; with --properties messages have so many user properties, and headers
+are read as well. One session, local[2]; the sources take turns, and each round k of one is
+compared with round k of the others. What is timed is a stream's addBatch (Trigger.AvailableNow)
+into a sink that drops everything, and into Parquet files. Leaves with 1 if the log is read less
+than 1.3 x as fast as JSON or 0.55 x as fast as Parquet, or written to Parquet less than 0.75 x as
+fast as from Parquet.
 
 With --delay SECONDS also how long after its publish an event shows in a streaming aggregate, at
 1,000 events a second and a trigger of 500 ms (at most 1.5 s in the median).
@@ -32,6 +34,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.report import machine
+from mqttd.codec.properties import USER_PROPERTY, encode_properties
 from mqttd.pipeline.log.blocks import (
     HAS_PAYLOAD,
     HAS_QOS,
@@ -61,13 +64,14 @@ PLAIN_BLOCK: Final = 256
 START: Final = 1_700_000_000_000_000
 
 
-def row_of(i: int) -> Row:
+def row_of(i: int, properties: int = 0) -> Row:
     """The event number `i`: a publish of 40 bytes, one in a hundred a client that connects."""
     client = f"device-{i * 7919 % 5000:05d}"
     if i % 100 == 0:
         code = CODES["client.connected"]
         return (code, START + i * 50, 0, NO_ID, client, "", "10.1.2.3:40000", "", "", 0, b"", b"")
     payload = b'{"t": %06.2f, "n": %d}' % (i % 10_000 / 100, i)
+    pairs = [(f"key-{k}", f"value {i} {k}") for k in range(properties)]
     return (
         CODES["message.publish"],
         START + i * 50,
@@ -80,18 +84,20 @@ def row_of(i: int) -> Row:
         "",
         len(payload),
         payload,
-        b"",
+        encode_properties({USER_PROPERTY: pairs}) if pairs else b"",
     )
 
 
-def write_log(path: str, events: int, plain: bool = False) -> int:
+def write_log(
+    path: str, events: int, plain: bool = False, block: int = 0, properties: int = 0
+) -> int:
     """A log of about so many events; returns how many."""
     writer = Writer(path, "n1")
-    size = PLAIN_BLOCK if plain else BLOCK
+    size = block or (PLAIN_BLOCK if plain else BLOCK)
     codec = None if plain else zstd()
     while writer.next < events:
         base = writer.next
-        rows = [row_of(i) for i in range(base, base + size)]
+        rows = [row_of(i, properties) for i in range(base, base + size)]
         data = encode_block(rows, base) if plain else pack(taken_of(rows), base, 0, codec)
         writer.write([Encoded(base, size, data)])
     writer.close()
@@ -102,6 +108,8 @@ def read_stream(spark: Any, source: str, folder: Path, schema: Any) -> Any:
     """The events of a source as a stream."""
     if source.startswith("log"):
         reader = spark.readStream.format("mqttd").option("startingOffsets", "earliest")
+        if "headers" in schema.names:
+            reader = reader.option("includeHeaders", "true")
         if source == "log, 2":
             reader = reader.option("columns", ",".join(TWO))
         elif source == "log, few":
@@ -125,8 +133,11 @@ def timed(frame: Any, sink: str, folder: Path) -> float:
 
 def throughput(spark: Any, folder: Path, given: argparse.Namespace, told: list[str]) -> bool:
     """Tell the tables, a line each; False if a bound was missed."""
-    events = write_log(str(folder / "log"), given.events, given.plain)
-    batch = spark.read.format("mqttd").load(str(folder / "log"))
+    events = write_log(
+        str(folder / "log"), given.events, given.plain, given.block, given.properties
+    )
+    batch = spark.read.format("mqttd").option("includeHeaders", given.properties > 0)
+    batch = batch.load(str(folder / "log"))
     for source in ("json", "parquet"):
         batch.write.format(source).save(str(folder / source))
     for name, suffix in (("log", "events"), ("parquet", "parquet")):
@@ -240,6 +251,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--events", type=int, default=2_000_000, help="(%(default)d)")
     parser.add_argument("--plain", action="store_true", help="small blocks, not compressed")
+    parser.add_argument("--block", type=int, default=0, metavar="EVENTS", help="size of blocks")
+    parser.add_argument("--properties", type=int, default=0, metavar="COUNT", help="(%(default)d)")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each (%(default)d)")
     parser.add_argument("--delay", type=float, metavar="SECONDS", help="measure the delay so long")
     parser.add_argument("--only-delay", action="store_true", help="and nothing else")

@@ -45,12 +45,15 @@ __all__ = [
     "Row",
     "Taken",
     "UnknownFormat",
+    "contents",
     "encode_block",
     "encode_gap",
+    "is_gap",
     "is_loose",
     "is_packed",
     "parse_header",
     "sealed",
+    "span",
     "text_column",
     "place_of",
     "verify",
@@ -86,7 +89,11 @@ NO_ID: Final = bytes(16)
 # magic, version, flags, body, crc, base, count, mask of codes, first and last time, epoch, crc of
 # the header (0: it has none)
 _HEADER: Final = struct.Struct("<4sHHIIQIIqqII8x")
+_SPAN: Final = struct.Struct("<4sHHIIQI")
 _CRC_AT: Final = 12
+#: Number of events and mask alone.
+_CONTENTS: Final = struct.Struct("<II")
+_CONTENTS_AT: Final = 24
 _HEADER_CRC_AT: Final = 52
 _LENGTHS: Final = struct.Struct("<14I")
 _PADDING: Final = [bytes(count) for count in range(8)]
@@ -298,6 +305,30 @@ def is_packed(data: bytes | memoryview) -> bool:
 def is_loose(data: bytes | memoryview) -> bool:
     """Whether the payloads of such a block wait to be compressed."""
     return int.from_bytes(data[6:8], "little") & FLAG_LOOSE > 0
+
+
+def is_gap(data: bytes | memoryview, kind: int = 0) -> bool:
+    """Whether a block, whose header was parsed, is a gap, with FLAG_DAMAGE one of that kind."""
+    return data[6] & (FLAG_GAP | kind) == FLAG_GAP | kind
+
+
+def span(data: bytes | memoryview, at: int) -> tuple[int, int, int]:
+    """First offset of the block there, the one behind its last, and its size: -1 if it is none.
+
+    Half of `parse_header`, for who looks at each block's checksum: what that holds for is whole.
+    """
+    if len(data) - at < HEADER_SIZE:
+        return -1, -1, -1
+    magic, version, _, size, _, base, count = _SPAN.unpack_from(data, at)
+    if magic != MAGIC or version not in (PLAIN, PACKED) or not count or size > MAX_BLOCK:
+        return -1, -1, -1
+    return base, base + count, HEADER_SIZE + size
+
+
+def contents(data: bytes | memoryview) -> tuple[int, int]:
+    """How many events are in a block, whose header was parsed, and the mask of their codes."""
+    rows, mask = _CONTENTS.unpack_from(data, _CONTENTS_AT)
+    return rows, mask
 
 
 def is_foreign(data: bytes | memoryview) -> bool:

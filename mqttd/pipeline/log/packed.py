@@ -42,7 +42,19 @@ from mqttd.pipeline.log.blocks import (
 )
 from mqttd.pipeline.log.zstd import Codec, zstd
 
-__all__ = ["FLAG_ZSTD", "Columns", "joined", "pack", "parts", "taken_of", "unpack"]
+__all__ = [
+    "FLAG_ZSTD",
+    "MOST",
+    "WIDTHS",
+    "Columns",
+    "gathered",
+    "joined",
+    "pack",
+    "parts",
+    "taken_of",
+    "unpack",
+    "unpacked",
+]
 
 #: In the header's flags: columns may be compressed.
 FLAG_ZSTD: Final = 8
@@ -70,7 +82,7 @@ _GAIN: Final = 0.9
 #: With less than this it takes less time to compress them than to write them.
 _NOTHING: Final = 0.1
 #: A longer column is taken for garbage.
-_MOST: Final = 1 << 30
+MOST: Final = 1 << 30
 
 
 def pack(taken: Taken, base: int, epoch: int = 0, codec: Codec | None = None) -> bytes:
@@ -200,7 +212,7 @@ class Columns:
         for stored, raw in zip(table[::2], table[1::2], strict=True):
             self._spans.append((at, stored, raw))
             at += stored
-        if at + len(_END) != len(self._data) or max(table) > _MOST:
+        if at + len(_END) != len(self._data) or max(table) > MOST:
             raise Corrupt("a packed block whose columns do not fit it")
         self._known: dict[int, bytes] = {}
 
@@ -218,13 +230,17 @@ class Columns:
             at, stored, raw = self._spans[column]
             found = bytes(self._data[at : at + stored])
             if stored != raw:
-                try:
-                    found = zstd().decompress(found, raw)
-                except (ValueError, OSError) as error:
-                    raise Corrupt(f"a column that cannot be unpacked: {error}") from None
-                found = gathered(found, WIDTHS[column])
+                found = gathered(unpacked(found, raw), WIDTHS[column])
             self._known[column] = found
         return found
+
+
+def unpacked(data: bytes, size: int) -> bytes:
+    """The `size` bytes of a column that is compressed, its bytes still sorted; or Corrupt."""
+    try:
+        return zstd().decompress(data, size)
+    except (ValueError, OSError) as error:
+        raise Corrupt(f"a column that cannot be unpacked: {error}") from None
 
 
 def unpack(found: Columns, rows: int) -> Iterator[Row]:

@@ -33,6 +33,7 @@ from mqttd.pipeline.log.blocks import (
     lost_text,
     parse_header,
     place_of,
+    span,
     verify,
 )
 from mqttd.pipeline.log.decode import decode_block, part_of
@@ -274,22 +275,33 @@ def runs_of(blocks: Sequence[Block], most: int = READ_SIZE) -> list[Run]:
 
     A run has about `most` bytes at most, and at least one block.
     """
-    found: list[Run] = []
-    run: Run | None = None
+    found: list[list[Block]] = []
+    size = 0
     for block in blocks:
-        if (
-            run is not None
-            and block.segment == run.segment
-            and block.position == run.position + run.size
-            and block.base == run.end
-            and run.size + block.size <= most
-        ):
-            run = run._replace(size=run.size + block.size, end=block.end)
-            found[-1] = run
-        else:
-            run = Run(block.node, block.segment, block.position, block.size, block.base, block.end)
-            found.append(run)
-    return found
+        if found:
+            first, last = found[-1][0], found[-1][-1]
+            if (
+                block.segment == first.segment
+                and block.position == first.position + size
+                and block.base == last.end
+                and size + block.size <= most
+            ):
+                found[-1].append(block)
+                size += block.size
+                continue
+        found.append([block])
+        size = block.size
+    return [
+        Run(
+            one[0].node,
+            one[0].segment,
+            one[0].position,
+            one[-1].position + one[-1].size - one[0].position,
+            one[0].base,
+            one[-1].end,
+        )
+        for one in found
+    ]
 
 
 def split(data: bytes | memoryview, run: Run) -> Iterator[memoryview]:
@@ -300,23 +312,32 @@ def split(data: bytes | memoryview, run: Run) -> Iterator[memoryview]:
     view = memoryview(data)
     at, offset = 0, run.base
     while at < len(view):
-        where = place_of(run.segment, run.position + at)
-        block = parse_header(view[at:], run.node, run.segment, run.position + at)
-        piece = view[at : at + block.size]
-        if block.base != offset or len(piece) != block.size:
-            raise Corrupt(f"{where}event {offset} of node {run.node} expected, {block.base} found")
-        if not verify(piece):
-            raise Corrupt(
-                f"{where}wrong checksum, events {block.base} to {block.end - 1} of node {run.node}"
-            )
+        base, end, size = span(view, at)
+        piece = view[at : at + size]
+        if base != offset or len(piece) != size or not verify(piece):
+            raise _not_that(view[at:], run, at, offset)
         yield piece
-        at += block.size
-        offset = block.end
+        at += size
+        offset = end
     if offset != run.end:
         raise Corrupt(
             f"{place_of(run.segment, run.position + at)}events up to {run.end - 1} of node"
             f" {run.node} expected, {offset - 1} found"
         )
+
+
+def _not_that(data: memoryview, run: Run, at: int, offset: int) -> Corrupt:
+    """What is wrong with what begins at `at` of a run, where the event `offset` should."""
+    where = place_of(run.segment, run.position + at)
+    try:
+        block = parse_header(data, run.node, run.segment, run.position + at)
+    except Corrupt as error:
+        return error
+    if block.base != offset or len(data) < block.size:
+        return Corrupt(f"{where}event {offset} of node {run.node} expected, {block.base} found")
+    return Corrupt(
+        f"{where}wrong checksum, events {block.base} to {block.end - 1} of node {run.node}"
+    )
 
 
 def salvage(log: EventLog, run: Run) -> Iterator[memoryview | Missing]:
@@ -326,14 +347,14 @@ def salvage(log: EventLog, run: Run) -> Iterator[memoryview | Missing]:
     its file may have been merged, repaired, archived or deleted since, and so again. Blocks come
     in order, and with what is missing cover the run.
     """
-    at = run.base
+    piece: memoryview | None = None
     try:
         for piece in split(log.read_run(run), run):
             yield piece
-            at = parse_header(piece).end
         return
     except (Corrupt, DataLoss) as error:
         why = str(error)
+    at = run.base if piece is None else parse_header(piece).end
     places: list[Run] = []
     for _ in range(AGAIN):
         before, places = places, _places(log, run.node, at, run.end)

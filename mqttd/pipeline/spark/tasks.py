@@ -13,7 +13,7 @@ from typing import Any, Final
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from mqttd.pipeline.log.blocks import Block, lost_text, parse_header
+from mqttd.pipeline.log.blocks import FLAG_DAMAGE, Block, is_gap, lost_text, parse_header
 from mqttd.pipeline.log.cluster import ClusterLog, Exports
 from mqttd.pipeline.log.many import ManyLogs, parts
 from mqttd.pipeline.log.pull import Elsewhere, open_log
@@ -290,8 +290,8 @@ class Reader:
                 if self.options.fail_on_data_loss:
                     if isinstance(piece, Missing):
                         raise _damaged(run.node, piece.base, piece.end, piece.why)
-                    head = parse_header(piece)
-                    if head.damaged:
+                    if is_gap(piece, FLAG_DAMAGE):
+                        head = parse_header(piece)
                         raise _damaged(run.node, head.base, head.end, "the log was damaged")
                 yield piece
 
