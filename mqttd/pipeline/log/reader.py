@@ -291,17 +291,11 @@ def runs_of(blocks: Sequence[Block], most: int = READ_SIZE) -> list[Run]:
                 continue
         found.append([block])
         size = block.size
-    return [
-        Run(
-            one[0].node,
-            one[0].segment,
-            one[0].position,
-            one[-1].position + one[-1].size - one[0].position,
-            one[0].base,
-            one[-1].end,
-        )
-        for one in found
-    ]
+    made = []
+    for first, *_, last in ((*one, one[-1]) for one in found):
+        end = last.position + last.size
+        made.append(Run(*first[:3], end - first.position, first.base, last.end))
+    return made
 
 
 def split(data: bytes | memoryview, run: Run) -> Iterator[memoryview]:
