@@ -1,7 +1,7 @@
 """The pull endpoint: the event log over HTTP, for readers that share no file system with us.
 
     GET  bounds                             {"log": ID, "nodes": {NODE: [earliest, latest]}}
-    GET  state                              the same with sizes, and the groups with their lag
+    GET  state                              the same with sizes; groups, and what each has not read
     GET  headers?node=&start=&end=          40 bytes for each block (`pull.HEADER`)
     GET  blocks?node=&start=&end=           the blocks that hold [start, end), as they are on disk
     POST progress  {group, reader, log, nodes, stopped}    how far a consumer group has read
@@ -23,6 +23,7 @@ import json
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from twisted.web.http import RESPONSES
@@ -31,7 +32,7 @@ from twisted.web.server import NOT_DONE_YET
 
 from mqttd.pipeline.log.blocks import Corrupt
 from mqttd.pipeline.log.files import NAME, segments_in
-from mqttd.pipeline.log.groups import groups
+from mqttd.pipeline.log.groups import groups, unread
 from mqttd.pipeline.log.pull import HEADER
 from mqttd.pipeline.log.reader import DataLoss, LogReader, Run, runs_of
 from mqttd.pipeline.pouring import Pouring
@@ -183,10 +184,8 @@ class LogResource(Resource):
         found = []
         for name, group in groups(self.path).items():
             own = group.get("log") == told["log"]
-            lag = sum(
-                latest - min(latest, max(earliest, int(group["nodes"].get(node, 0))))
-                for node, (earliest, latest) in bounds.items()
-            )
+            with self._lock:
+                lag = unread(partial(self._open().blocks, whole=False), bounds, group["nodes"])
             found.append(
                 {
                     "group": name,

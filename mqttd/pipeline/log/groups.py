@@ -24,13 +24,14 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
+from mqttd.pipeline.log.blocks import Block
 from mqttd.pipeline.log.files import GROUPS, NAME, OFFSETS, Damaged, read_json, write_json
 
-__all__ = ["SILENT", "Record", "commit_group", "groups", "readers"]
+__all__ = ["SILENT", "Record", "commit_group", "groups", "readers", "unread"]
 
 Record = dict[str, Any]
 
@@ -200,3 +201,28 @@ def _heard(one: Record) -> float:
 
 def _file(folder: str, group: str, reader: str) -> str:
     return os.path.join(folder, f"{group}{_MARK if reader else ''}{reader}.json")
+
+
+def unread(
+    blocks: Callable[[str, int, int], Sequence[Block]],
+    bounds: Mapping[str, Sequence[int]],
+    nodes: Mapping[str, Any],
+) -> int:
+    """Events that are there and a group, which is at `nodes`, has not read.
+
+    None that is lost and no offset that was skipped; of a node that it does not name all: such a
+    node is read from its first event.
+
+    :param blocks: those of a node that hold a range, as far as they are there.
+    :param bounds: node -> the first offset and the one behind the last.
+    """
+    behind = 0
+    for node, (earliest, latest) in bounds.items():
+        start = max(earliest, int(nodes.get(node, earliest)))
+        if start < latest:
+            behind += sum(
+                min(one.end, latest) - max(one.base, start)
+                for one in blocks(node, start, latest)
+                if not one.gap
+            )
+    return behind

@@ -16,12 +16,13 @@ import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final, TextIO
 
 from mqttd.pipeline.log.blocks import Corrupt
 from mqttd.pipeline.log.check import check
 from mqttd.pipeline.log.files import segments_in
-from mqttd.pipeline.log.groups import groups
+from mqttd.pipeline.log.groups import groups, unread
 from mqttd.pipeline.log.reader import (
     Bounds,
     DataLoss,
@@ -157,21 +158,8 @@ def _group(group: dict[str, Any], log: LogReader, bounds: dict[str, Bounds]) -> 
         return f"read to {read}; done at {at}"
     if time.time() - group["time"] > SILENT:
         return f"read to {read}; not heard of since {at}"
-    behind = sum(
-        _unread(log, node, offset, bounds[node].latest)
-        for node, offset in group["nodes"].items()
-        if node in bounds
-    )
+    behind = unread(partial(log.blocks, whole=False), bounds, group["nodes"])
     return f"read to {read}; {behind} behind"
-
-
-def _unread(log: LogReader, node: str, start: int, end: int) -> int:
-    """Events that there are in [start, end): none that is lost, and no offset that was skipped."""
-    return sum(
-        min(one.end, end) - max(one.base, start)
-        for one in log.blocks(node, start, end, whole=False)
-        if not one.gap
-    )
 
 
 def _verify(log: LogReader, out: TextIO) -> int:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from argparse import Namespace
 from collections.abc import Callable
-from io import BytesIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.web.test.requesthelper import DummyRequest
 
 from mqttd.pipeline.endpoint import LogResource
-from mqttd.pipeline.log import groups
+from mqttd.pipeline.log import groups, tools
+from mqttd.pipeline.log.blocks import encode_gap
 from mqttd.pipeline.log.reader import LogReader
-from tests.unit.pipeline.logs import NODE, written
+from mqttd.pipeline.log.writer import Encoded, Writer
+from tests.unit.pipeline.logs import NODE, START, fill, written
 
 
 def at_once(work: Callable[[], Any]) -> Deferred[Any]:
@@ -65,6 +68,26 @@ def test_nobody_has_read_what_is_not_there(door: Door) -> None:
     assert groups.groups(str(door.path))["g"]["nodes"] == {NODE: 30}
     assert door.progress(**{NODE: 12})[0] == 200
     assert groups.groups(str(door.path))["g"]["nodes"] == {NODE: 12}
+
+
+def test_a_group_is_behind_by_what_is_there_and_not_by_gaps(tmp_path: Path) -> None:
+    door = Door(tmp_path)
+    writer = Writer(str(tmp_path), NODE)
+    writer.write([Encoded(30, 1000, encode_gap(30, 1000, START, "queue full"))])
+    fill(writer, 1)
+    writer.close()
+    other = Writer(str(tmp_path), "other")
+    fill(other, 1)
+    other.close()
+    for at, behind in ((0, 50), (12, 38), (500, 20), (1030, 20), (1035, 15)):
+        assert door.progress(**{NODE: at})[0] == 200
+        (group,) = door.ask("GET", "state")[1]["groups"]
+        assert group["lag"] == behind
+        out = StringIO()
+        tools.run(Namespace(events_command="info"), str(tmp_path), out)
+        assert f"{behind} behind" in out.getvalue()
+    assert door.progress(**{NODE: 1040, "other": 10})[0] == 200
+    assert door.ask("GET", "state")[1]["groups"][0]["lag"] == 0
 
 
 @pytest.mark.parametrize("node", ["../x", "", "a/b"])
