@@ -188,7 +188,8 @@ def read_options(given: Mapping[str, str], cores: int = CORES) -> Options:
     if len(given_of) > 1:
         both = " and ".join(given_of)
         raise ValueError(f"mqttd: options {both} were both given: one of them is enough")
-    etcd = _list(options.get("etcd", ""))
+    text = options.get("etcd", "").strip()
+    etcd = _list("etcd", text, "URLs of etcd's members") if text else []
     if bool(cluster) is not bool(etcd):
         raise ValueError("mqttd: options cluster and etcd go together: the name, and who knows it")
     if not all(re.fullmatch(r"https?://[^/\s]+", one) for one in etcd):
@@ -278,8 +279,12 @@ def _wrong(name: str, value: str, expected: str) -> ValueError:
     return ValueError(f"mqttd: option {name} = {value!r}: expected {expected}")
 
 
-def _list(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
+def _list(name: str, text: str, expected: str) -> list[str]:
+    """The members of a list, none of which is empty: a name may have been lost there."""
+    found = [part.strip() for part in text.split(",")]
+    if not all(found):
+        raise _wrong(name, text, f"{expected}, none of them empty: take out the comma too many")
+    return found
 
 
 def _is_url(text: str) -> bool:
@@ -294,9 +299,7 @@ def _filters(text: str | None) -> tuple[str, ...]:
     if text is None:
         return ()
     found = []
-    if not all(part.strip() for part in text.split(",")):
-        raise _wrong("subscribe", text, "MQTT topic filters such as sensors/#, none of them empty")
-    for topic_filter in _list(text):
+    for topic_filter in _list("subscribe", text, "MQTT topic filters such as sensors/#"):
         try:
             validate_topic_filter(topic_filter)
             found.append(split_shared(topic_filter)[1])
@@ -309,25 +312,25 @@ def _codes(text: str | None) -> frozenset[int] | None:
     if text is None:
         return None
     found: set[int] = set()
-    for pattern in _list(text):
+    expected = f"names or globs of {', '.join(EVENTS)}"
+    for pattern in _list("events", text, expected):
         matched = [code for code, name in enumerate(EVENTS) if fnmatch.fnmatchcase(name, pattern)]
         if not matched:
-            raise _wrong("events", text, f"names or globs of {', '.join(EVENTS)}")
+            raise _wrong("events", text, expected)
         found.update(matched)
-    if not found:
-        raise _wrong("events", text, f"at least one of {', '.join(EVENTS)}")
     return frozenset(found)
 
 
 def _columns(text: str | None, left_out: set[str]) -> tuple[str, ...]:
     if text is None:
         return tuple(name for name in COLUMNS if name not in left_out)
-    found = _list(text)
+    expected = f"a list of {', '.join(COLUMNS)}"
+    found = _list("columns", text, expected)
     for name in found:
         if name not in COLUMNS:
-            raise _wrong("columns", text, f"a list of {', '.join(COLUMNS)}")
-    if len(set(found)) != len(found) or not found:
-        raise _wrong("columns", text, "each column once, at least one")
+            raise _wrong("columns", text, expected)
+    if len(set(found)) != len(found):
+        raise _wrong("columns", text, "each column once")
     return tuple(found)
 
 
