@@ -295,20 +295,24 @@ class ArchivedLog:
 
     def _blocks(self, node: str, start: int, end: int, whole: bool) -> list[Block]:
         first = self._first.get(node)
-        upto = end if first is None else min(end, first)
+        here: list[Block] = []
+        if first is not None and first < end:
+            here = self.near.blocks(node, max(start, first), end, whole=False)
+        upto = here[0].base if here else end
+        if first is not None and max(start, first) < upto:
+            there = self._there.get(node, [])
+            if not there or there[-1].end < upto:
+                self._look()  # it was put there since, and taken away here by somebody
         found: list[Block] = []
-        if start < upto:
-            at = start
-            for entry in self._there.get(node, []):
-                for block in entry.blocks:
-                    if block.end > at and block.base < upto:
-                        found.append(block)
-                        at = block.end
-            if whole:
-                check_cover(found, node, start, upto)
-            start = max(upto, found[-1].end if found else upto)
-        if first is not None and start < end:
-            found += self.near.blocks(node, start, end, whole)
+        at = start
+        for entry in self._there.get(node, []):
+            for block in entry.blocks:
+                if block.end > at and block.base < upto:
+                    found.append(block)
+                    at = block.end
+        found += [block for block in here if block.end > at]
+        if whole:
+            check_cover(found, node, start, end)
         return found
 
     def read_run(self, run: Run) -> bytes:

@@ -18,6 +18,7 @@ from mqttd.pipeline.log.files import (
     STATE_FILE,
     Damaged,
     base_of,
+    first_kept,
     log_id_at,
     nodes_in,
     nodes_known,
@@ -102,7 +103,7 @@ def _node(path: str, node: str) -> Iterator[Finding]:
             bad = True
         every += blocks
     every.sort(key=lambda block: block.base)
-    first = base_of(names[0]) if names else 0
+    first = first_kept(folder, base_of(names[0])) if names else 0
     latest = max((block.end for block in every), default=first)
     for base, end in holes(every, first, latest):
         yield Finding(f"{node}: events {base} to {end - 1} are missing ({end - base} events)", True)

@@ -41,6 +41,7 @@ from mqttd.pipeline.log.files import (
     LOG_FILE,
     base_of,
     closed_at,
+    first_kept,
     log_id_at,
     nodes_in,
     segment_inodes,
@@ -183,17 +184,19 @@ class LogReader:
     def bounds(self) -> dict[str, Bounds]:
         """Node -> what is there of it now; looks at the directory again.
 
-        What was there when the writer was closed counts: where the end is gone, that is a loss.
+        What was there when the writer was closed counts, and what retention has not deleted: where
+        the end or the begin is gone, that is a loss.
         """
         if log_id_at(self.path) != self.log_id:
             raise DataLoss(f"{self.path}: the log was made anew while it was read")
         found = {}
         for node in nodes_in(self.path):
-            closed = closed_at(os.path.join(self.path, node))  # before it is written again
+            folder = os.path.join(self.path, node)
+            closed = closed_at(folder)  # before it is written again
             segments = self._refresh(node)
             if segments:
-                latest = max(segments[-1].end, closed)
-                found[node] = Bounds(base_of(segments[0].name), latest)
+                earliest = first_kept(folder, base_of(segments[0].name))
+                found[node] = Bounds(earliest, max(segments[-1].end, closed))
         return found
 
     def _refresh(self, node: str) -> list[Segment]:
@@ -237,11 +240,13 @@ class LogReader:
 
     def why(self, node: str, base: int, end: int) -> str:
         """What is known of the reason why [base, end) is not there; may be empty."""
-        for segment in self._nodes.get(node, {}).values():
+        segments = list(self._nodes.get(node, {}).values())
+        for segment in segments:
             for at, harm in segment.harms:
                 if base <= at < end:
                     return harm.why
-        return ""
+        taken = segments and end <= base_of(segments[0].name)
+        return "somebody took the begin of the log, not its retention" if taken else ""
 
     def read_run(self, run: Run) -> bytes:
         """The bytes of a run; see `EventLog.read_run`."""

@@ -8,6 +8,8 @@
 A consumer group that registered its progress keeps what it has not read, up to `held_bytes`, and
 for `group_seconds` after it was last heard of, stopped or not: a job that runs once a night is a
 group all day. The newest segment always stays.
+
+What is deleted is noted first (`deleted` in state.json): what else is missing somebody has taken.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from mqttd.pipeline.log.files import base_of, segments_in
 from mqttd.pipeline.log.groups import Record
@@ -44,12 +47,13 @@ class Segment:
 
 def delete_expired(
     path: str, log: str, node: str, end: int, limits: Retention, now: float,
-    readers: Iterable[Record], may_go: Callable[[int], bool],
+    readers: Iterable[Record], may_go: Callable[[int], bool], note: Callable[[int], None],
 ) -> list[Segment]:  # fmt: skip
     """Delete what a node's part of the log at `path` need not keep; returns what that was.
 
     end: the offset behind the newest segment; readers: of groups; may_go: whether a segment that
-    ends at an offset may be deleted. Raises OSError.
+    ends at an offset may be deleted; note: is told before which offset all will be deleted. Raises
+    OSError.
     """
     folder = os.path.join(path, node)
     names = segments_in(folder)
@@ -57,13 +61,13 @@ def delete_expired(
     for name, behind in zip(names, [*map(base_of, names[1:]), end], strict=False):
         about = os.stat(os.path.join(folder, name))
         segments.append(Segment(name, behind, about.st_size, about.st_mtime))
-    deleted = []
-    for segment in expired(segments, limits, now, slowest(readers, log, node, limits, now)):
-        if not may_go(segment.end):
-            break
+    found = expired(segments, limits, now, slowest(readers, log, node, limits, now))
+    going = list(takewhile(lambda segment: may_go(segment.end), found))
+    if going:
+        note(going[-1].end)
+    for segment in going:
         os.unlink(os.path.join(folder, segment.name))
-        deleted.append(segment)
-    return deleted
+    return going
 
 
 def expired(

@@ -21,12 +21,14 @@ exists, so only the newest can be torn. Not for the reactor's thread: it waits f
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
@@ -39,6 +41,7 @@ from mqttd.pipeline.log.files import (
     aside,
     base_of,
     create_log,
+    note_deleted,
     read_json,
     reserve,
     reserved_by,
@@ -62,6 +65,8 @@ RESERVE: Final = 1 << 20
 MOST_AT_ONCE: Final = 64
 #: And parts of them: what every system takes (IOV_MAX).
 _MOST_PARTS: Final = 1024
+#: What is a number in state.json.
+_NUMBERS: Final = ("epoch", "reserved", "end", "first", "deleted")
 #: Blocks of a segment: a new reader looks at each of the newest one, and they are merged only when
 #: it is closed.
 MOST_BLOCKS: Final = 16_384
@@ -170,6 +175,8 @@ class Writer:
         self._noted = 0
         #: The first offset there was when it was looked last.
         self._first = 0
+        #: What is before it was deleted by retention.
+        self._deleted = 0
         self._boot = boot_id() if boot is None else boot
         self.epoch = 0
         try:
@@ -209,6 +216,8 @@ class Writer:
         came = closed_at if closed_at >= 0 else mark
         segments = self._own_segments()
         self._first = base_of(segments[0]) if segments else int(known.get("first", 0))
+        # Older writers have not noted it: then what is missing counts as deleted.
+        self._deleted = min(int(known.get("deleted", self._first)), self._first)
         self.set_aside = len(set_aside_in(self.folder))
         if not segments:
             self.next = self._first
@@ -263,7 +272,7 @@ class Writer:
         name = os.path.join(self.folder, STATE_FILE)
         try:
             found = read_json(name)
-            if all(type(found.get(key, 0)) is int for key in ("epoch", "reserved", "end", "first")):
+            if all(type(found.get(key, 0)) is int for key in _NUMBERS):
                 return found
         except (FileNotFoundError, Damaged):
             pass
@@ -321,6 +330,7 @@ class Writer:
                 "reserved": self._reserved,
                 "end": end,
                 "first": self._first,
+                "deleted": self._deleted,
             },
         )
 
@@ -425,13 +435,23 @@ class Writer:
         groups = readers(self.path, skipped=skipped).values()
         self.skipped = skipped
         for segment in delete_expired(
-            self.path, self.log, self.node, self.next, self.retention, now, groups, self.may_go
-        ):
+            self.path, self.log, self.node, self.next, self.retention, now, groups, self.may_go,
+            self._note_deleted,
+        ):  # fmt: skip
             self.deleted_segments += 1
             self.deleted_bytes += segment.size
             self._first = segment.end
         for node, may_go in self.left.items():
-            delete_expired(self.path, self.log, node, 0, self.retention, now, groups, may_go)
+            note = partial(note_deleted, os.path.join(self.path, node))
+            with contextlib.suppress(BlockingIOError):  # somebody writes it after all
+                delete_expired(
+                    self.path, self.log, node, 0, self.retention, now, groups, may_go, note
+                )
+
+    def _note_deleted(self, offset: int) -> None:
+        self._deleted = offset
+        with contextlib.suppress(OSError):  # a disk that is full: what is deleted makes room
+            self._save()
 
     def give_up(self, offset: int) -> None:
         """Events before `offset` may not be written any more: note it, from any thread."""

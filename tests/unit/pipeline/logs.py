@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mqttd.pipeline.log.blocks import HAS_PAYLOAD, HAS_QOS, HAS_SIZE, NO_ID, Row, encode_block
+from mqttd.pipeline.log.files import STATE_FILE, base_of, read_json, segments_in, write_json
 from mqttd.pipeline.log.reader import EventLog, events
 from mqttd.pipeline.log.schema import CODES, Event
 from mqttd.pipeline.log.writer import Encoded, Writer
@@ -65,3 +66,12 @@ def all_events(log: EventLog) -> list[Event]:
 def offsets(found: Sequence[Event]) -> list[int]:
     """Their offsets."""
     return [event.seq for event in found]
+
+
+def delete_first(folder: Path, count: int = 1) -> None:
+    """Delete the first segments of a node, as retention does."""
+    names = segments_in(str(folder))
+    state = str(folder / STATE_FILE)
+    write_json(state, {**read_json(state), "deleted": base_of(names[count])})
+    for name in names[:count]:
+        (folder / name).unlink()

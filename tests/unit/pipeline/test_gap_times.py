@@ -18,7 +18,7 @@ from mqttd.pipeline.log.reader import EventLog, LogReader, events, time_beside
 from mqttd.pipeline.log.tools import run
 from mqttd.pipeline.spark.options import read_options
 from mqttd.pipeline.spark.source import BatchReader, StreamReader
-from tests.unit.pipeline.logs import NODE, START, written
+from tests.unit.pipeline.logs import NODE, START, delete_first, written
 
 
 def at(microseconds: int) -> datetime:
@@ -70,8 +70,7 @@ def test_where_nothing_is_before_it_has_the_time_of_the_first_behind(tmp_path: P
 
 def test_what_retention_has_deleted_is_before_what_is_there(tmp_path: Path) -> None:
     written(tmp_path, segment_bytes=1)
-    for name in segments_in(str(tmp_path / NODE))[:3]:
-        (tmp_path / NODE / name).unlink()
+    delete_first(tmp_path / NODE, 3)
     earliest = LogReader(str(tmp_path)).bounds()[NODE].earliest
     assert earliest > 0
     found = gaps(tmp_path, startingOffsets=json.dumps({NODE: 0}))

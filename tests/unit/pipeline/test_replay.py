@@ -15,7 +15,7 @@ from mqttd.pipeline.log.writer import Writer
 from mqttd.pipeline.replay import Replayed, parse_speed, recorded, replay
 from mqttd.testing import MemoryBroker
 from mqttd_plugins.spark import spark
-from tests.unit.pipeline.logs import NODE, START, fill, written
+from tests.unit.pipeline.logs import NODE, START, delete_first, fill, written
 
 
 class List:
@@ -107,7 +107,7 @@ def test_a_range_is_read_from_the_log_nodes_merged_by_time(tmp_path: Path) -> No
 
 def test_a_range_that_is_gone_stops_it(tmp_path: Path) -> None:
     log = written(tmp_path, 30, 100, segment_bytes=10_000)
-    sorted((log / NODE).glob("*.events"))[0].unlink()
+    delete_first(log / NODE)
     with pytest.raises(DataLoss, match="deleted by retention"):
         list(recorded(LogReader(str(log)), "0", "10"))
 

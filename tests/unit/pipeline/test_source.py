@@ -15,8 +15,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StringType, StructField, StructType
 
 from mqttd.pipeline.log.blocks import FLAG_SKIP, Block, encode_block, encode_gap
+from mqttd.pipeline.log.check import check
 from mqttd.pipeline.log.columns import Columns
-from mqttd.pipeline.log.files import segments_in
+from mqttd.pipeline.log.files import read_json, segments_in, write_json
 from mqttd.pipeline.log.groups import commit_group, groups
 from mqttd.pipeline.log.packed import pack, taken_of
 from mqttd.pipeline.log.reader import DataLoss, LogReader, events
@@ -456,6 +457,71 @@ def test_a_hole_in_the_log_fails_the_query_or_is_a_row(tmp_path: Path) -> None:
         (first, f"{second - first} events lost: not in the log")
     ]
     assert len(some) == 300 - (second - first) + 1
+
+
+@pytest.mark.parametrize("deleted", [False, True], ids=["", "behind what retention took"])
+def test_a_begin_that_retention_has_not_deleted_is_a_hole(tmp_path: Path, deleted: bool) -> None:
+    """It read like retention: a batch gave fewer rows without a word."""
+    if deleted:
+        lagging(tmp_path)
+    else:
+        written(tmp_path, 100, segment_bytes=4000)
+    names = segments_in(str(tmp_path / NODE))
+    first, second = int(names[0][:20]), int(names[1][:20])
+    assert (first > 0) is deleted
+    os.unlink(tmp_path / NODE / names[0])
+    told = rf"events {first} to {second - 1} of node mqttd are not in the log.*somebody took"
+    with pytest.raises(DataLoss, match=told):
+        batch(tmp_path).partitions()
+    strict = stream(tmp_path, startingOffsets="earliest")
+    with pytest.raises(DataLoss, match=told):
+        step(strict, strict.initialOffset())
+    reader = batch(tmp_path, failOnDataLoss="false")
+    some = rows(reader, reader.partitions())
+    assert (some[0]["seq"], some[0]["event"]) == (first, "log.gap")
+    assert some[0]["reason"] == f"{second - first} events lost: not in the log"
+    assert seqs(some[1:]) == list(range(second, 1000))
+    (bad,) = [one for one in check(str(tmp_path)) if one.bad]
+    assert f"events {first} to {second - 1} are missing" in bad.text
+    # A broker that starts does not make it good; retention that comes there does.
+    Writer(str(tmp_path), NODE, segment_bytes=4000).close()
+    with pytest.raises(DataLoss, match=told):
+        batch(tmp_path).partitions()
+    writer = Writer(str(tmp_path), NODE, segment_bytes=4000, retention=Retention(bytes=1))
+    writer.clean_up()
+    writer.close()
+    reader = batch(tmp_path)
+    left = range(reader.bounds()[1][NODE].earliest, 1000)
+    assert left.start > second and seqs(rows(reader, reader.partitions())) == list(left)
+
+
+def test_a_log_that_an_older_broker_writes_tells_nothing_of_what_it_deletes(tmp_path: Path) -> None:
+    written(tmp_path, 30, segment_bytes=4000)
+    state = tmp_path / NODE / "state.json"
+    known = read_json(str(state))
+    del known["deleted"]
+    write_json(str(state), known)
+    names = segments_in(str(tmp_path / NODE))
+    os.unlink(tmp_path / NODE / names[0])
+    assert batch(tmp_path).bounds()[1][NODE].earliest == int(names[1][:20])
+
+
+def test_retention_notes_what_it_deletes_before_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(str(tmp_path), NODE, segment_bytes=4000, retention=Retention(bytes=10_000))
+    found = []
+
+    def unlink(name: str) -> None:
+        os.remove(name)
+        found.append(batch(tmp_path).bounds()[1][NODE].earliest)
+
+    monkeypatch.setattr("mqttd.pipeline.log.retention.os.unlink", unlink)
+    fill(writer, 100)
+    assert len(found) > 5 and found == sorted(set(found))
+    names = segments_in(str(tmp_path / NODE))
+    assert found[-1] == int(names[0][:20]) > 0
+    writer.close()
 
 
 @pytest.mark.parametrize("named", ["log.gap", "client.*, log.gap"])
