@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, Protocol
 from urllib.parse import quote
 
@@ -183,18 +183,7 @@ class Asker:
         """What a worker answers, whatever that is."""
 
         def failed(failure: Failure) -> Any:
-            if failure.check(ApiError):
-                return failure
-            log = self.service.log
-            if failure.check(*_LOST):
-                why = _why(failure)
-                log.warn("worker {number} did not answer {target}: {why}", number=number,
-                         target=target, why=why)  # fmt: skip
-                text = f"worker {number} did not answer: {why}"
-                raise NoAnswer(502, "bad_gateway", text, number, why)
-            log.failure("worker {number} did not answer {target}", failure, number=number,
-                        target=target)  # fmt: skip
-            raise ApiError(502, "bad_gateway", f"worker {number} did not answer; see the log")
+            raise self.unanswered(number, target, failure)
 
         def read(response: Any) -> Any:
             told = response.headers.getRawHeaders(CHANGE)
@@ -211,21 +200,49 @@ class Asker:
     def _state(self, number: int) -> str:
         return self.service.workers[number - 1].state
 
-    def _watched(self, asked: Deferred[Answer], number: int) -> Deferred[Answer]:
-        """Give an answer up whose worker gives no sign of life; one may be long in coming."""
+    def unanswered(self, number: int, target: str, failure: Failure) -> ApiError:
+        """What to say of a worker that has not answered, or has refused."""
+        if isinstance(failure.value, ApiError):
+            return failure.value
+        log = self.service.log
+        if failure.check(*_LOST):
+            why = _why(failure)
+            log.warn("worker {number} did not answer {target}: {why}", number=number,
+                     target=target, why=why)  # fmt: skip
+            text = f"worker {number} did not answer: {why}"
+            return NoAnswer(502, "bad_gateway", text, number, why)
+        log.failure("worker {number} did not answer {target}", failure, number=number,
+                    target=target)  # fmt: skip
+        return ApiError(502, "bad_gateway", f"worker {number} did not answer; see the log")
+
+    def watch(self, number: int, give_up: Callable[[], object]) -> Callable[[], None]:
+        """Give up what is waited for of a worker that gives no sign of life.
+
+        Returns what ends the watch; calling it again does nothing.
+        """
 
         def look() -> None:
             if self._state(number) == "silent":
-                asked.cancel()
+                stop()
+                give_up()
 
-        def answered(result: Any) -> Any:
+        def stop() -> None:
             if looking.running:
                 looking.stop()
-            return result
 
         looking = LoopingCall(look)
         looking.clock = self.service.reactor
         looking.start(_LOOK, now=False)
+        return stop
+
+    def _watched(self, asked: Deferred[Answer], number: int) -> Deferred[Answer]:
+        """Give an answer up whose worker gives no sign of life; one may be long in coming."""
+        stop = self.watch(number, asked.cancel)
+
+        def answered(result: Any) -> Any:
+            stop()
+            return result
+
         return asked.addBoth(answered)
 
     def ask(

@@ -143,7 +143,7 @@ class Front(Api):
         return Deferred.fromCoroutine(self._plugin_page(request, name, path))
 
     async def _plugin_page(self, request: Any, name: str, path: str) -> Passing:
-        first = self.asker.there()[0]
+        first = self.asker.anyone()
         about = f"/api/v1/plugins/{quote(name, safe='')}"
         # Our own question: who may read the event log alone may not ask that.
         told = accepted(await self.asker.tell(first, "GET", about)).json()

@@ -11,6 +11,7 @@ worker breaks off is broken off here, never passed for a whole one.
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from typing import Any, Final
 
 from twisted.internet.protocol import Protocol
@@ -61,6 +62,7 @@ class _Passed(Protocol):
         self.request = request
         self.gone = False
         self._asked: Any = None
+        self._stop_watching: Callable[[], None] = lambda: None
 
     def begin(self) -> None:
         request, passing = self.request, self.passing
@@ -76,8 +78,17 @@ class _Passed(Protocol):
         self._asked = passing.asker.send(
             passing.number, request.method, passing.target, headers, body
         )
-        request.notifyFinish().addErrback(self._gone)
+        if request.method in (b"GET", b"HEAD"):
+            self._stop_watching = passing.asker.watch(passing.number, self._silent)
+        request.notifyFinish().addErrback(self._gone).addBoth(lambda _: self._stop_watching())
         self._asked.addCallback(self._answered).addErrback(self._failed)
+
+    def _silent(self) -> None:
+        """The worker gives no sign of life."""
+        if self.transport is not None:
+            self.transport.loseConnection()
+        else:
+            self._asked.cancel()
 
     def _gone(self, failure: object) -> None:
         """Who has asked is: the worker need not go on."""
@@ -101,12 +112,9 @@ class _Passed(Protocol):
     def _failed(self, failure: Failure) -> None:
         if self.gone:
             return
-        number, target = self.passing.number, self.passing.target
-        self.passing.asker.service.log.failure(
-            "worker {number} did not answer {target}", failure, number=number, target=target
-        )
-        text = f"worker {number} did not answer; see the log"
-        self.request.write(refusal(self.request, 502, "bad_gateway", text))
+        passing = self.passing
+        error = passing.asker.unanswered(passing.number, passing.target, failure)
+        self.request.write(refusal(self.request, error.status, error.code, str(error)))
         self.request.finish()
 
     # -- the body ------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from mqttd.admin.ctl.client import _UnixConnection
 from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker
 from tests.support.client import RawClient
@@ -142,5 +143,33 @@ def test_who_is_at_worker_2_hears_in_sys_that_worker_1_is_down(tmp_path: Path) -
             said = json.loads(told.payload)
             assert said["name"] == "worker_down"
             assert said["message"].startswith("worker 1 ended by SIGKILL: ")
+    finally:
+        broker.stop()
+
+
+def test_what_a_stuck_worker_is_asked_for_a_plugin_is_given_up(tmp_path: Path) -> None:
+    broker = start_broker(tmp_path, node={"workers": 2}, plugins={"load": ["spark"]})
+    try:
+        workers = json.loads(ctl(broker, "--json", "status"))["workers"]
+
+        def asked(path: str) -> tuple[int, dict[str, object]]:
+            connection = _UnixConnection(str(tmp_path / "data/mqttd.sock"), 20)
+            connection.request("GET", f"/api/v1/{path}")
+            answer = connection.getresponse()
+            found = answer.status, json.loads(answer.read())
+            connection.close()
+            return found
+
+        assert asked("workers/1/plugins/spark/log/bounds")[0] == 200
+        os.kill(workers[0]["pid"], signal.SIGSTOP)
+        try:
+            before = time.monotonic()
+            status, told = asked("workers/1/plugins/spark/log/bounds")
+            assert (status, time.monotonic() - before < 15) == (502, True)
+            assert told["detail"] == "worker 1 did not answer: it gives no sign of life"
+            # The log is of all workers: one that lives is asked.
+            assert asked("plugins/spark/log/bounds")[0] == 200
+        finally:
+            os.kill(workers[0]["pid"], signal.SIGCONT)
     finally:
         broker.stop()

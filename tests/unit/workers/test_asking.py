@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+from io import BytesIO
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionAborted
 from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+from twisted.web.http_headers import Headers
 from twisted.web.test.requesthelper import DummyRequest
 
 from mqttd.admin.doors.server import LocalDoor
 from mqttd.admin.http.requests import LOCAL, NOTE, ApiError
 from mqttd.config.schema import Config
 from mqttd.workers.asking import Answer, Asker, NoAnswer
+from mqttd.workers.passing import Passing
 from mqttd.workers.views import Views
 
 
@@ -165,3 +170,78 @@ def test_a_refusal_of_one_is_that_of_all() -> None:
     workers.asked[1].errback(ApiError(400, "bad_request", "no"))
     workers.asked[2].callback({})
     assert failed[0].value.status == 400
+
+
+class Passed:
+    """A request that is passed on to worker 1 of `workers`."""
+
+    def __init__(self, workers: Workers, method: bytes = b"GET") -> None:
+        self.asked: Deferred[Any] = Deferred()
+        workers.asker.send = lambda *said: self.asked  # type: ignore[method-assign]
+        self.workers = workers
+        self.request: Any = DummyRequest([b""])
+        self.request.method = method
+        self.request.content = BytesIO()
+        self.request.mqttd_caller = LOCAL
+        self.request.registerProducer = lambda producer, push: None
+        self.request.broken = False
+        self.request.loseConnection = lambda: setattr(self.request, "broken", True)
+        Passing(workers.asker, 1, "/api/v1/plugins/spark/log/blocks").render(self.request)
+
+    def is_silent(self) -> None:
+        self.workers.workers[0].state = "silent"
+        self.workers.reactor.advance(0.5)
+
+    def begin(self) -> Any:
+        """The answer begins; its connection."""
+        delivered: list[Any] = []
+        headers = Headers()
+        self.asked.callback(
+            SimpleNamespace(
+                code=200, phrase=b"OK", length=10, headers=headers, deliverBody=delivered.append
+            )  # fmt: skip
+        )
+        (body,) = delivered
+        transport = SimpleNamespace(aborted=False)
+
+        def abort() -> None:
+            transport.aborted = True
+            body.connectionLost(Failure(ConnectionAborted()))
+
+        transport.loseConnection = abort
+        body.makeConnection(transport)
+        body.dataReceived(b"12345")
+        return transport
+
+
+def test_what_is_passed_on_is_not_waited_for_without_a_sign_of_life() -> None:
+    passed = Passed(Workers("running"))
+    passed.workers.reactor.advance(600)
+    assert not passed.request.finished  # it may be long in coming
+    passed.is_silent()
+    assert passed.request.responseCode == 502 and passed.request.finished
+    told = json.loads(b"".join(passed.request.written))
+    assert told["detail"] == "worker 1 did not answer: it gives no sign of life"
+    assert passed.workers.warned and not passed.workers.reactor.getDelayedCalls()
+
+
+def test_an_answer_that_is_passed_on_is_broken_off_without_a_sign_of_life() -> None:
+    passed = Passed(Workers("running"))
+    transport = passed.begin()
+    passed.is_silent()
+    assert transport.aborted and passed.request.broken and not passed.request.finished
+    passed.request.processingFailed(Failure(ConnectionAborted()))
+    assert not passed.workers.reactor.getDelayedCalls()
+
+
+def test_an_answer_that_was_passed_on_is_watched_no_more() -> None:
+    passed = Passed(Workers("running"))
+    passed.begin()
+    passed.request.finish()
+    assert not passed.workers.reactor.getDelayedCalls()
+
+
+def test_what_changes_something_is_waited_for() -> None:
+    passed = Passed(Workers("running"), b"POST")
+    passed.is_silent()
+    assert not passed.request.finished and not passed.request.responseCode
