@@ -2,7 +2,10 @@
 
 no answer for a whole lease        --> `minority`    --.
 `all/out/<node>`: it was put out   --> `put_out`     --+--> an alarm, until it is a member again
-                                                       '--> `minority = "refuse"`: all sent away
+etcd has forgotten what it had     --> `etcd_older`  --'--> `minority = "refuse"`: all sent away
+
+The last ends with the process alone: by the revisions of such an etcd nobody can tell any more
+which of two sessions is the newer one.
 """
 
 from __future__ import annotations
@@ -17,16 +20,18 @@ from mqttd.codec.reasons import USE_ANOTHER_SERVER
 from mqttd.config.schema import Cluster as Settings
 from mqttd.session.channel.channel import Channel
 
-__all__ = ["MINORITY", "PUT_OUT", "Apart"]
+__all__ = ["MINORITY", "OLDER", "PUT_OUT", "Apart"]
 
 #: What `state` is, and with "cluster_" before it the alarm.
 MINORITY: Final = "minority"
 PUT_OUT: Final = "put_out"
+OLDER: Final = "etcd_older"
 #: In words.
 _SAID: Final = {
     "": "",
     MINORITY: "in a minority of its cluster",
     PUT_OUT: "put out of its cluster",
+    OLDER: "out of its cluster, whose etcd is older than it was",
 }
 #: What clients notice, as `cluster.minority` is.
 _NOTICED: Final = {
@@ -56,9 +61,9 @@ class Apart:
         """Whether nobody is let in at such a node."""
         return self.settings.minority == "refuse"
 
-    def begin(self, state: str) -> None:
+    def begin(self, state: str, why: str = "") -> None:
         """It is, for this reason; who is put out is that, whether etcd answers or not."""
-        if self.state in (state, PUT_OUT):
+        if self.state in (state, PUT_OUT, OLDER) and state != OLDER:
             return
         first = not self.state
         self._clear()
@@ -66,8 +71,10 @@ class Apart:
         text = (
             "this node was put out of the cluster: `mqttd-ctl cluster join` here has it in again"
             if state == PUT_OUT
-            else f"etcd has not answered for {self.settings.lease} s"
+            else why or f"etcd has not answered for {self.settings.lease} s"
         )
+        if state == OLDER:
+            text += ": stop all nodes, then start all"
         text += "; other nodes do not count with this one"
         text += f": {_NOTICED[self.settings.minority]} (minority = {self.settings.minority!r})"
         self.log.critical("{text}", text=text)

@@ -26,7 +26,7 @@ from mqttd import __version__
 from mqttd.access.roles.roles import Roles
 from mqttd.broker.broker import Broker
 from mqttd.cluster.admin.shown import Shown
-from mqttd.cluster.apart import MINORITY, PUT_OUT, Apart
+from mqttd.cluster.apart import MINORITY, OLDER, PUT_OUT, Apart
 from mqttd.cluster.beginning import Beginning
 from mqttd.cluster.commons import Commons
 from mqttd.cluster.etcd.client import Etcd, EtcdError, Kv, created, put
@@ -130,9 +130,9 @@ class Cluster:
 
     def serve(self, broker: Broker, roles: Roles) -> None:
         """This is the broker, and these are its roles; before clients are let in."""
-        self.broker = broker
-        self.upkeep.alarms = broker.alarms
+        self.broker, self.upkeep.alarms = broker, broker.alarms
         self.apart = Apart(self.settings, broker, self.owners)
+        self.etcd.is_older = lambda text: self.apart.begin(OLDER, text)
         self.heirs.serve(broker)
         self.mesh = NodeMesh(broker, self.routes.changed, self.routes.hold, self._told)
         self.mesh.saw = self.routes.look
@@ -372,7 +372,7 @@ class Cluster:
         self.upkeep.tick()
         self.etcd.tick()
         self.unlinked.tick(self.apart.state != PUT_OUT)
-        if not self.membership.epoch or self.stopped:
+        if not self.membership.epoch or self.stopped or self.etcd.older:
             return
         self.membership.keeper.heard = now
         if self.owners.by_user != self.broker.settings.owned_by_user:

@@ -74,7 +74,7 @@ class ClusterView(Struct, kw_only=True):
 
     cluster: str
     node: str
-    #: `starting`, `member`, `draining`, `minority`, `put_out`.
+    #: `starting`, `member`, `draining`, `minority`, `put_out`, `etcd_older`.
     state: str
     epoch: int
     #: The member of etcd that is asked, and seconds since it has last proved that we are one; None:

@@ -184,6 +184,10 @@ class Etcd:
         #: A key that may be read; told which member hangs.
         self.key = b"mqttd"
         self.hung: Callable[[str], object] = lambda text: None
+        #: The latest revision that it has told; why nothing is asked any more, and who is told.
+        self.revision = 0
+        self.older = ""
+        self.is_older: Callable[[str], object] = lambda text: None
         #: How often one was found that does.
         self.hangs = 0
         self.hanging = Hanging(reactor, self.endpoints, self._read, self._hangs)
@@ -241,6 +245,8 @@ class Etcd:
         return {**_HEADERS, b"Authorization": [self.token.encode()]} if self.token else _HEADERS
 
     async def _ask(self, path: str, body: Json, patience: float = TIMEOUT) -> Json:
+        if self.older:
+            raise EtcdError(self.older)
         endpoint = self.endpoints[self.at]
         asked: Deferred[Any] = Deferred.fromCoroutine(self._post(endpoint + path, body))
         asked.addTimeout(patience, self.reactor, late)
@@ -317,21 +323,41 @@ class Etcd:
 
     # -- keys ----------------------------------------------------------------------------------
 
+    def _revision_of(self, said: Json, since: int) -> int:
+        """That of an answer; `since`: what was known when it was asked for. Raises EtcdError.
+
+        No answer is older than what etcd had told before: one that is comes of an etcd that has
+        been begun anew, or restored. What was claimed there meanwhile it has forgotten, and its
+        revisions are those of other things by now, so it is asked nothing any more.
+        """
+        revision = int(said["header"]["revision"])
+        if revision < since and not self.older:
+            self.older = (
+                f"etcd is older than it was (revision {revision}, after {since}): it was begun"
+                " anew, or restored from a copy, and has forgotten who has which session"
+            )
+            self.is_older(self.older)
+        if self.older:
+            raise EtcdError(self.older)
+        self.revision = max(self.revision, revision)
+        return revision
+
     async def transaction(
         self, when: Sequence[Json], then: Sequence[Json], otherwise: Sequence[Json] = ()
     ) -> Answer:
         """All of `then` at once if all of `when` is so, else `otherwise`."""
+        since = self.revision
         said = await self.ask(
             "/v3/kv/txn",
             {"compare": list(when), "success": list(then), "failure": list(otherwise)},
         )
-        return _answer(said, int(said["header"]["revision"]))
+        return _answer(said, self._revision_of(said, since))
 
     async def nested(self, some: Sequence[Json]) -> list[Answer]:
         """Transactions in one request, each by itself: compare, success, failure of each."""
-        body = {"success": [{"request_txn": each} for each in some]}
+        since, body = self.revision, {"success": [{"request_txn": each} for each in some]}
         said = await self._ask_again("/v3/kv/txn", body)
-        revision = int(said["header"]["revision"])
+        revision = self._revision_of(said, since)
         return [_answer(each["response_txn"], revision) for each in said["responses"]]
 
     async def range_of(self, prefix: bytes, large: bytes = b"") -> Answer:
@@ -366,9 +392,10 @@ class Etcd:
                 "key": text_of(start), "range_end": text_of(end),
                 "limit": str(limit), "revision": str(revision),
             }  # fmt: skip
+            since = self.revision
             said = await self._ask_again("/v3/kv/range", body)
             found = tuple(kv_of(kv) for kv in said.get("kvs", ()))
-            revision = revision or int(said["header"]["revision"])
+            revision = self._revision_of(said, since) if not revision else revision
             more = bool(said.get("more"))
             if more:
                 start = found[-1].key + b"\0"

@@ -123,7 +123,9 @@ class Watch(Protocol):
             for event in result.get("events", ())
         ]
         if events:
-            self.told(int(result["header"]["revision"]), events)
+            revision = int(result["header"]["revision"])
+            self.etcd.revision = max(self.etcd.revision, revision)
+            self.told(revision, events)
 
     def connectionLost(self, reason: Failure | None = None) -> None:
         """The response is over."""

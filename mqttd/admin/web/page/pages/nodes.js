@@ -2,7 +2,7 @@
 import { get, has } from "../api.js";
 import { badge, card, facts, head, make, name, note, number, sheet, span, table, workers } from "../parts.js";
 
-const STATES = { member: "good", starting: "warn", minority: "bad", put_out: "bad" };
+const STATES = { member: "good", starting: "warn", minority: "bad", put_out: "bad", etcd_older: "bad" };
 
 /* Which member of etcd is asked, or why none answers. */
 const etcd = ({ etcd: asked, etcd_silent: silent, etcd_errors: errors }) => silent === null ? asked :
