@@ -198,15 +198,16 @@ class Cluster:
         while not self.stopped:
             try:
                 await step()
+                self.upkeep.waits = ""
                 if self.apart.state == PUT_OUT:
                     self.apart.end()
                 return
             except PutOut:
                 self.apart.begin(PUT_OUT)
-                await deferLater(self.reactor, 0.5)
             except EtcdError as error:
+                self.upkeep.waits = str(error)
                 self.lines.say("etcd", "waiting for etcd: {error}", error=str(error))
-                await deferLater(self.reactor, 0.5)
+            await deferLater(self.reactor, 0.5)
 
     async def _claim_all(self) -> None:
         ours = {*self.broker.sessions, *self.owners.owned}

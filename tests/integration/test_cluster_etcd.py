@@ -150,5 +150,8 @@ def test_17_a_wrong_password_is_said(wants_users: Etcd, tmp_path: Path) -> None:
     broker = start_broker(tmp_path, wait=False, node={"name": "a"}, cluster={**more, **login})
     try:
         assert broker.says("authentication failed")
+        shown = asked(broker, "cluster", "status")
+        assert shown["state"] == "starting"
+        assert "authentication failed" in shown["etcd_refuses"]
     finally:
         broker.stop()

@@ -84,7 +84,7 @@ class ClusterView(Struct, kw_only=True):
     #: Seconds for which none has answered, and why those that were asked have not; None: one has.
     etcd_silent: float | None
     etcd_errors: list[EtcdMember]
-    #: Why etcd takes no writes; empty: it does.
+    #: Why etcd takes no writes, or does not let this node begin; empty: it does.
     etcd_refuses: str
     #: Filters wanted here, those that the others do not have yet, those refused for that.
     filters: int

@@ -68,6 +68,8 @@ class Upkeep:
         etcd.refused = self.refused
         #: Why etcd takes no writes; empty: it does.
         self.why = ""
+        #: What a node that begins has been told last, and waits for another answer.
+        self.waits = ""
         self.compactions = 0
         #: Bytes of the database of the member that is asked, and those of them that are in use.
         self.size = self.used = 0
@@ -169,8 +171,9 @@ class Upkeep:
             self.log.warn(text, error=error)
 
     def shown(self) -> dict[str, str]:
-        """For operators: why etcd takes no writes."""
-        return {"etcd_refuses": self.why}
+        """For operators: why etcd takes no writes, or does not have this node begin."""
+        waits = "" if self.etcd.errors else self.waits
+        return {"etcd_refuses": self.etcd.older or self.why or waits}
 
     def counters(self) -> dict[str, float]:
         """For the metrics."""

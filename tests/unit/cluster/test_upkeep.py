@@ -18,6 +18,7 @@ class Etcd:
     """Answers at once."""
 
     refused: Callable[[str], object]
+    older = ""
 
     def __init__(self) -> None:
         self.revision = 100
