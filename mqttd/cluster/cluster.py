@@ -254,8 +254,7 @@ class Cluster:
 
     def leaving(self) -> None:
         """Clients are about to be sent away: what is ours goes with the lease, all at once."""
-        self.stopped = True
-        self.owners.lease = 0
+        self.stopped, self.owners.lease = True, 0
         self.routes.end()
 
     def stop(self) -> Deferred[Any]:
@@ -301,6 +300,7 @@ class Cluster:
         self._watch = Watch(
             self.etcd, self.keys.all, answer.revision + 1, self._changed, self._watch_ended
         )
+        self.lines.over("watch", "etcd is watched again, at {at}", at=self._watch.endpoint)
         self.broker.perform_later()
 
     def _unwatch(self) -> None:
@@ -389,8 +389,7 @@ class Cluster:
         if self.routes.revision <= self.mesh.applied:
             self._in_time = now
         elif now - self._in_time > _BEHIND:
-            self._in_time = now
-            self._next_look = 0.0  # what we have written does not come back to us
+            self._in_time, self._next_look = now, 0.0  # what we have written does not come back
         if self._ready:
             self.commons.export(self.exported())
         if now >= self._next_look and not self._looking:

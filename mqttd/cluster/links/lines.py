@@ -29,6 +29,11 @@ class Lines:
             self._said[what] = now + _QUIET
             self.log.warn(text, **fields)
 
+    def over(self, what: str, text: str, **fields: object) -> None:
+        """What was said (`what`) is over: a line, unless there was none about it."""
+        if self._said.pop(what, None) is not None:
+            self.log.info(text, **fields)
+
     def linked(self, node: str, epoch: int) -> None:
         """There is a link to a node: said once, until it is said that there is none.
 

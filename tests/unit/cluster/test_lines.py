@@ -52,3 +52,11 @@ def test_17_what_a_node_that_is_gone_takes_along_is_said_if_it_is_something(
         "node b is gone, and with it 2 messages that waited for it",
         "node b is not awaited any more, 2 messages for it are lost",
     ]
+
+
+def test_the_end_of_what_was_said_is_said(lines: Lines, written: list[str]) -> None:
+    lines.over("watch", "etcd is watched again, at {at}", at="there")
+    lines.say("watch", "etcd is not watched: {error}", error="cut")
+    for _ in range(2):
+        lines.over("watch", "etcd is watched again, at {at}", at="there")
+    assert written == ["etcd is not watched: cut", "etcd is watched again, at there"]
