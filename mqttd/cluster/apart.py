@@ -50,6 +50,7 @@ class Apart:
         self.owners = owners
         self.log = Logger(namespace="mqttd.cluster")
         self.state = ""
+        owners.apart = lambda: f"this node is {self.said}" if self.state == PUT_OUT else ""
 
     @property
     def said(self) -> str:

@@ -96,6 +96,8 @@ def test_a_node_drains_at_the_wish_of_another_and_is_put_out(nodes: Nodes) -> No
     (alarm,) = asked(nodes["b"], "alarms")["alarms"]
     assert alarm["name"] == "cluster_put_out" and "cluster join" in alarm["text"]
     assert "etcd has not answered" not in nodes["b"].output
+    RawClient(nodes["b"].port, mq.V5).connect("another", reason=0x88)
+    assert nodes["b"].says("cannot be claimed: this node is put out of its cluster")
     assert [(each["node"], each["state"]) for each in
             asked(nodes["a"], "cluster", "nodes")["away"]] == [("b", "put_out")]  # fmt: skip
     asked(nodes["b"], "cluster", "join")

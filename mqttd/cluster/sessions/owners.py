@@ -88,15 +88,15 @@ class Owners:
         #: While others take sessions over; a claim is written while all of this is so, too.
         self.silence, self.fence = Silence(), list[Json]()
         self.moving = Moving(reactor)
+        #: Why nothing is claimed where it is not etcd that does not answer.
+        self.apart: Callable[[], str] = str
         #: What is ours may be somebody else's by now: nobody is let in.
         self.strict = False
         #: Takes a session of ours away, and how many have come and gone.
         self.hand_over: Callable[..., SessionState | None] = lambda *_: None
         #: Set by who makes both: brings the sessions.
         self.moves: Moves
-        self.came = 0
-        self.went = 0
-        self.without = 0
+        self.came = self.went = self.without = 0
         #: Claims under way, one after the other; those that etcd is asked for now, who has taken
         #: them meanwhile, and from whom one was claimed that etcd has not answered.
         self.turns: dict[str, DeferredLock] = {}
@@ -135,7 +135,7 @@ class Owners:
         if turn is None and (claim := self._had(client_id)) is not None:
             return claim
         if not self.lease:
-            raise EtcdError("etcd does not answer")
+            raise EtcdError(self.apart() or "etcd does not answer")
         if turn is not None and len(turn.waiting) >= _LINE:
             raise EtcdError("others claim this client id, and are not done")
         return Deferred.fromCoroutine(self._claim(client_id, principal, ""))
