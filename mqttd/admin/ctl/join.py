@@ -129,7 +129,8 @@ def _check(text: str, path: str) -> str:
     except TlsError as error:
         raise CtlError(f"nothing is written: {error}") from None
     except Exception as error:
-        raise CtlError(f"nothing is written: {why(error, config)}") from None
+        text = why(error, config).replace(":\n", ": ").replace("\n", "; ")
+        raise CtlError(f"nothing is written: {text}") from None
     if member is not None:
         text = f"node.name = {member.name!r} is in use in the cluster {config.cluster.name!r}"
         raise CtlError(f"nothing is written: {text}, by the node at {member.address}")
