@@ -149,16 +149,16 @@ class Cluster:
         self.view = View(self.name, self.keys, self.mesh, self)
         self.moves.arrivals.home_of = self.view.home_of
         self.unlinked = Unlinked(self.name, self.mesh)
-        self.shown = Shown(
-            self.settings, self.name, self.etcd, self.routes, self.owners, self.view,
-            self.reactor, self.unlinked,
-        )  # fmt: skip
         streams = Streams(broker, self.mesh, self.reactor, self.settings.name, self.name, self.tls)
         streams.linked = self._linked
         streams.unlinked = self._unlinked
         streams.not_greeted = self._not_greeted
         streams.failed = self.unlinked.failed
         self.streams = streams
+        self.shown = Shown(
+            self.settings, self.name, self.etcd, self.routes, self.owners, self.view,
+            self.reactor, self.unlinked, streams,
+        )  # fmt: skip
         self.beginning = Beginning(self.mesh, self.view, streams, self.reactor)
         self.mesh.met, streams.takes = self.beginning.met, self.beginning.takes
         if self.replication is not None:

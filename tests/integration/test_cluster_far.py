@@ -12,8 +12,9 @@ from tests.support import packets as mq
 from tests.support.client import RawClient
 from tests.support.cut import Line
 from tests.support.etcd import Etcd
-from tests.support.nodes import start_node
+from tests.support.nodes import asked, start_node
 from tests.support.servers import free_port
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -50,4 +51,42 @@ def test_a_stream_goes_over_a_long_way_as_over_a_short_one(etcd: Etcd, tmp_path:
     finally:
         for node in (a, b):
             node.stop()
+        line.close()
+
+
+def test_a_link_on_which_nothing_comes_any_more_is_ended_and_said(
+    etcd: Etcd, tmp_path: Path
+) -> None:
+    """As behind a firewall that has forgotten it: who published at one of both waited for as long
+    as TCP tries, a quarter of an hour, and nothing was said."""
+    inner = free_port()
+    line = Line(inner)
+    places = {"bind": f"127.0.0.1:{inner}", "advertise": f"127.0.0.1:{line.port}"}
+    b = start_node(tmp_path, etcd, "b", cluster=places)
+    a = start_node(tmp_path, etcd, "a")
+
+    def alarms(text: str) -> list[bool]:
+        return [text in str(asked(node, "alarms")["alarms"]) for node in (a, b)]
+
+    try:
+        assert a.says("node b is linked") and b.says("node a is linked")
+        reader = RawClient(b.port, mq.V5, deadline=30.0).connect("reader")
+        reader.subscribe("t/#", qos=1)
+        sender = RawClient(a.port, mq.V5, deadline=30.0).connect("sender")
+        for node, other in ((a, "b"), (b, "a")):  # what is told on a link counts once it was told
+            until(lambda node=node, other=other: any(  # type: ignore[misc]
+                each["node"] == other and each["sessions"] is not None
+                for each in asked(node, "cluster", "nodes")["nodes"]), "figures")  # fmt: skip
+        line.mute = True
+        sender.publish("t/1", b"kept", qos=1)  # acknowledged once the link is known to be none
+        assert a.says("nothing has come from it for 10 s")
+        until(lambda: all(alarms("no link to")), "that both say so")
+        line.mute = False
+        line.cut()
+        assert reader.payloads(1) == [b"kept"]
+        until(lambda: not any(alarms("no link to")), "that it is over")
+    finally:
+        for node in (a, b):
+            node.stop()
+            print(node.output[-3000:])
         line.close()

@@ -6,6 +6,7 @@ import queue
 import socket
 import threading
 import time
+from collections.abc import Callable
 
 __all__ = ["Line"]
 
@@ -23,6 +24,8 @@ class Line:
         self.port = int(self.listener.getsockname()[1])
         #: While it is not whole, connections end as soon as they begin.
         self.whole = True
+        #: While it is mute, what comes at either end is lost, and connections are there.
+        self.mute = False
         self.cuts = 0
         self._sockets: list[socket.socket] = []
         self._lock = threading.Lock()
@@ -61,16 +64,20 @@ class Line:
             with self._lock:
                 self._sockets += [came, goes]
             for one, other in ((came, goes), (goes, came)):
-                args = (one, other, self.delay)
+                args = (one, other, self.delay, lambda: self.mute)
                 threading.Thread(target=_pass_on, args=args, daemon=True).start()
 
 
-def _pass_on(one: socket.socket, other: socket.socket, delay: float) -> None:
+def _pass_on(
+    one: socket.socket, other: socket.socket, delay: float, is_mute: Callable[[], bool]
+) -> None:
     late: queue.Queue[tuple[float, bytes]] = queue.Queue(_MOST)
     if delay:
         threading.Thread(target=_pass_late, args=(late, other), daemon=True).start()
     try:
         while data := one.recv(65536):
+            if is_mute():
+                continue
             if delay:
                 late.put((time.monotonic() + delay, data))
             else:

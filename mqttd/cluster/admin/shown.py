@@ -2,6 +2,7 @@
 
 others --every other second--> Figures --.
        <--what is asked of them--> Asking '--> the HTTP interface, the metrics
+       nothing comes from one  --> Mute
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from mqttd.cluster.admin.figures import Figures
 from mqttd.cluster.etcd.client import Etcd
 from mqttd.cluster.etcd.keys import Member
 from mqttd.cluster.links.nodes import Node
+from mqttd.cluster.links.stream import Streams
 from mqttd.cluster.links.unlinked import Unlinked
+from mqttd.cluster.mute import Mute
 from mqttd.cluster.routes.routes import Routes
 from mqttd.cluster.routes.view import View
 from mqttd.cluster.sessions.owners import Owners
@@ -28,8 +31,10 @@ __all__ = ["Shown"]
 class Shown:
     """The node `name` of the cluster of `settings`, for the HTTP interface and the metrics."""
 
-    def __init__(self, settings: Settings, name: str, etcd: Etcd, routes: Routes, owners: Owners,
-                 view: View, reactor: Any, unlinked: Unlinked) -> None:  # fmt: skip
+    def __init__(
+        self, settings: Settings, name: str, etcd: Etcd, routes: Routes, owners: Owners,
+        view: View, reactor: Any, unlinked: Unlinked, streams: Streams,
+    ) -> None:  # fmt: skip
         self.cluster = settings.name
         #: Seconds that the sessions of a node that is gone wait for it.
         self.waits = settings.keep_sessions
@@ -41,6 +46,7 @@ class Shown:
         self.unlinked = unlinked
         self.mesh = view.mesh
         self.figures = Figures(view.mesh)
+        self.mute = Mute(streams, view.mesh, self.figures)
         self.asking = Asking(view.mesh, reactor)
         #: More counters.
         self.more: Callable[[], dict[str, float]] = dict
@@ -48,6 +54,7 @@ class Shown:
     def tick(self) -> None:
         """A few times a second."""
         self.figures.tick()
+        self.mute.tick()
 
     def told(self, node: Node, kind: int, body: bytes) -> None:
         """A frame of another node that is for operators."""

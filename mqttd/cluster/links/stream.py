@@ -59,8 +59,11 @@ class _NodeStream(Protocol):
         #: Why we have ended it; empty: we have not.
         self.error = ""
         self._data = b""
-        #: Nothing is read for now.
-        self._rests = False
+        #: Nothing is read for now; whether something has come since it was looked at (`Mute`), and
+        #: how often nothing had.
+        self.rests = False
+        self.came = True
+        self.mute = 0
         self._late: Any = None
 
     def connectionMade(self) -> None:
@@ -71,7 +74,8 @@ class _NodeStream(Protocol):
         self.streams.open.add(self)
         if self.dialled is None:
             self.streams.door.came(self)
-        self._late = self.streams.reactor.callLater(PATIENCE, transport.abortConnection)
+        late = f"it has not said who it is in {PATIENCE:g} s"
+        self._late = self.streams.reactor.callLater(PATIENCE, self.give_up, late)
         if self.dialled is not None:
             node = self.streams.mesh.nodes.get(self.dialled.name)
             if node is None or node.epoch != self.dialled.epoch:
@@ -84,6 +88,7 @@ class _NodeStream(Protocol):
         """A hello first, then frames."""
         broker = self.streams.broker
         broker.now = time.monotonic_ns() // 1_000_000
+        self.came = True
         try:
             if self.arriving is None:
                 self._data += data
@@ -110,6 +115,14 @@ class _NodeStream(Protocol):
         self.error = str(error)
         self.close()
 
+    def give_up(self, why: str) -> None:
+        """It is of no use (any more): begin a new one."""
+        linked = self.link is not None
+        self.error = why
+        self.close()
+        if linked and self.node is not None:
+            self.streams.unlinked(self.node, why)
+
     def _ways(self) -> list[Arriving]:
         """What takes the bytes that come, of both lanes."""
         lane = None if self.node is None else self.node.lane_arriving
@@ -121,14 +134,14 @@ class _NodeStream(Protocol):
             if way.busy():
                 way.caught_up = self._go_on
                 way.faulty = self._faulty
-                if not self._rests:
-                    self._rests = True
+                if not self.rests:
+                    self.rests = True
                     self.transport.pauseProducing()  # type: ignore[union-attr]
 
     def _go_on(self) -> None:
         self._rest()  # one may have brought the other too much
-        if self._rests and self.arriving is not None and not any(w.busy() for w in self._ways()):
-            self._rests = False
+        if self.rests and self.arriving is not None and not any(w.busy() for w in self._ways()):
+            self.rests = False
             self.transport.resumeProducing()  # type: ignore[union-attr]
 
     def _whose(self) -> str:
@@ -143,7 +156,9 @@ class _NodeStream(Protocol):
             raise ValueError(f"it is of the cluster {hello.cluster!r}")
         if node is None or node.epoch != hello.epoch or hello.to != streams.epoch:
             if self.dialled is None:
-                self.close()  # it knows of us before we know of it: it will dial again
+                # It knows of us before we know of it, or does not know that we are out.
+                self.error = f"{hello.node!r} is not known here as it is there"
+                self.close()  # it will dial again
                 return
             raise ValueError(f"{hello.node!r} is no member of this epoch")
         if self.dialled is not None and self.dialled.name != hello.node:
