@@ -1,19 +1,22 @@
 """How much each node has: told to those that there are links to, every `EVERY` seconds.
 
-    broker --FIGURES {uptime, connections, sessions}--> the other nodes --> who asks one of them
+    broker --FIGURES {uptime, connections, sessions, clock}--> the other nodes --> who asks one
+                                                                              '--> `Clocks`
 
-Promise: some ninety bytes for each node and time, none where the link takes nothing; what another
+Promise: some hundred bytes for each node and time, none where the link takes nothing; what another
 one has said counts while it is a member and linked. A node that does not know the frame passes
 over it.
 """
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta, Struct
 
+from mqttd.cluster.clocks import Clocks
 from mqttd.cluster.links.nodes import Node, NodeMesh
 from mqttd.mesh.frames import FIGURES, frame
 
@@ -25,11 +28,13 @@ Count = Annotated[int, Meta(ge=0)]
 
 
 class Told(Struct):
-    """What a node says of itself; `uptime` in seconds."""
+    """What a node says of itself; `uptime` in seconds, `clock` since 1970: None where it is kept,
+    and of a node that does not say it."""
 
     uptime: Count
     connections: Count
     sessions: Count
+    clock: float | None = None
 
 
 class Figures:
@@ -38,6 +43,7 @@ class Figures:
     def __init__(self, mesh: NodeMesh) -> None:
         self.mesh = mesh
         self.broker = mesh.broker
+        self.clocks = Clocks(mesh.broker.alarms, self._is_linked)
         self._next = 0
         #: Node -> its epoch, and what it has said.
         self._told: dict[str, tuple[int, Told]] = {}
@@ -48,13 +54,19 @@ class Figures:
         if broker.now < self._next:
             return
         self._next = broker.now + EVERY
-        data = frame(FIGURES, msgspec.json.encode(self.here()))
+        said = msgspec.structs.replace(self.here(), clock=time.time())
+        data = frame(FIGURES, msgspec.json.encode(said))
         for node in self.mesh.nodes.values():
             if node.link is not None and not node.link.blocked:
                 node.link.send(data)
                 broker.perform_later()
         for name in self._told.keys() - self.mesh.nodes.keys():
             del self._told[name]
+        self.clocks.tick()
+
+    def _is_linked(self, name: str) -> bool:
+        node = self.mesh.nodes.get(name)
+        return node is not None and node.link is not None
 
     def here(self) -> Told:
         """How much this node has."""
@@ -65,9 +77,14 @@ class Figures:
     def take(self, node: Node, body: bytes) -> None:
         """What another node has said; what is no such thing is as if it were not said."""
         try:
-            self._told[node.name] = (node.epoch, msgspec.json.decode(body, type=Told))
+            told = msgspec.json.decode(body, type=Told)
         except msgspec.MsgspecError:
             self._told.pop(node.name, None)
+            return
+        clock, told.clock = told.clock, None
+        self._told[node.name] = (node.epoch, told)
+        if clock is not None:
+            self.clocks.told(node.name, clock)
 
     def of(self, node: Node) -> Told | None:
         """How much a node has, if there is a link to it and it has said so."""
