@@ -67,7 +67,13 @@ def _ask(config: Config, endpoint: str, path: str, body: dict[str, str], token: 
     try:
         made.request("POST", path, json.dumps(body), {"Authorization": token} if token else {})
         answer = made.getresponse()
-        said = json.loads(answer.read())
+        data = answer.read()
+        try:
+            said = json.loads(data)
+        except ValueError:
+            said = None
+        if not isinstance(said, dict) or not said.keys() & {"header", "result", "error"}:
+            raise ValueError(f"{answer.status}: this is no answer of etcd to a client")
         if answer.status != 200:
             raise ValueError(f"{answer.status}: {said.get('error')}")
         return said

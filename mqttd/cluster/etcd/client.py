@@ -263,11 +263,12 @@ class Etcd:
         finally:
             self._asked.pop(asked, None)
         try:
-            said: Json = msgspec.json.decode(data)
+            said: Json = msgspec.json.decode(data, type=dict)
         except ValueError:
             said = {}
-        if code != 200:
+        if code != 200 or not said.keys() & _SAYS:
             text = said.get("error") or data[:200].decode(errors="replace")
+            text = f"this is no answer of etcd: {text!r}" if code == 200 else text
             if code >= 500:
                 self._unanswered(endpoint, f"{code}: {text}")
             self.refused(text)
@@ -489,6 +490,8 @@ def _is_unknown(error: str) -> bool:
     return any(text in error for text in _UNKNOWN)
 
 
+#: One of these is in each of its answers.
+_SAYS: Final = {"header", "result"}
 _HANGS: Final = "hangs: others answer, one of them is asked now"
 _LOG_IN: Final = "/v3/auth/authenticate"
 _UNKNOWN: Final = ("invalid auth token", "user name is empty", "revision of auth store is old")

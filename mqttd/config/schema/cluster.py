@@ -42,7 +42,8 @@ class Cluster(Struct, frozen=True, kw_only=True):
         keys.plain(
             "URLs of the members of etcd; one that does not answer is followed by the next.",
             reload=False,
-            expects='a list of URLs, such as ["https://etcd-1:2379", "https://etcd-2:2379"]',
+            expects="a list of URLs with nothing behind the port, such as"
+            ' ["https://etcd-1:2379", "https://etcd-2:2379"]',
         ),
     ] = ("http://127.0.0.1:2379",)
     etcd_ca_file: Annotated[
