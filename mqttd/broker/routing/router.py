@@ -31,6 +31,7 @@ from mqttd.session.routes.route import (
     NO_LOCAL,
     NOTED,
     RECORDED,
+    RETAIN_AS_PUBLISHED,
     SPREAD,
     STEP,
     TOLD,
@@ -210,7 +211,8 @@ class Router(Topics):
     ) -> Group:
         """A peer has members of a shared group, for which `member` stands; returns the group."""
         group = self._group(full_filter, name, topic_filter)
-        group.add(member, _AS_PUBLISHED)
+        # No frame of retained messages comes with it, so its own flag says that it was retained.
+        group.add(member, _AS_PUBLISHED | RETAIN_AS_PUBLISHED)
         return group
 
     def remove_peer_member(self, full_filter: str, member: Receiver) -> None:

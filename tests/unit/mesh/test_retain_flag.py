@@ -1,0 +1,47 @@
+"""RETAIN comes to who has asked for it (Retain As Published) at another process, where it was."""
+
+from __future__ import annotations
+
+import pytest
+
+from mqttd.codec.packets import Puback, Publish, Pubrel, Subscribe, Subscription
+from tests.unit.mesh.test_one_set import Node, Side, Worker, joined, pump
+
+SIDES = pytest.mark.parametrize("side", [Worker, Node])
+
+
+def met(side: type[Side], topic_filter: str) -> tuple[Side, Side]:
+    """Where it is published, and where somebody has subscribed to it."""
+    here, there = side(1), side(2)
+    joined(here, there)
+    there.client.send(Subscribe(1, [Subscription(topic_filter, 2, False, True)]))
+    here.mesh.add(here.neighbour(there), topic_filter)
+    pump(here, there)
+    there.client.take()
+    return here, there
+
+
+def published(here: Side, there: Side, payload: bytes, qos: int, retain: bool) -> list[bool]:
+    """With which RETAIN flags that comes."""
+    packet_id = 7 if qos else 0
+    here.client.send(Publish("t", payload, qos, retain, packet_id=packet_id))
+    pump(here, there)
+    if qos == 2:
+        here.client.send(Pubrel(7))
+        pump(here, there)
+    found = there.client.published()
+    for each in found:
+        assert (each.payload, each.qos) == (payload, qos)
+        if qos == 1:
+            there.client.send(Puback(each.packet_id))
+    return [each.retain for each in found]
+
+
+@SIDES
+@pytest.mark.parametrize("topic_filter", ["t", "$share/g/t"])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_what_is_retained_says_so(side: type[Side], topic_filter: str, qos: int) -> None:
+    here, there = met(side, topic_filter)
+    for payload in (b"1", b""):
+        assert published(here, there, payload, qos, True) == [True]
+        assert published(here, there, b"2", qos, False) == [False]
