@@ -248,19 +248,19 @@ class Mesh(Abroad):
                 flags = self.follows(neighbour, topic, kept.qos)
             self._change(neighbour, retain_frame(stamp, flags, kept, neighbour.since()))
 
-    def deleted(self, topic: str) -> None:
+    def deleted(self, topic: str, qos: int) -> None:
         """See `Abroad.deleted`."""
         if self._applying:
             return
         stamp = self._stamp(topic)
         route = self.broker.router.of(topic)
         for neighbour in self.neighbours.values():
-            known = neighbour.peer in route.sessions
-            flags = self.follows(neighbour, topic, -1) if known else 0
+            comes = qos >= 0 and neighbour.peer in route.sessions
+            flags = self.follows(neighbour, topic, qos) if comes else 0
             self._change(neighbour, delete_frame(stamp, flags, topic))
 
     def follows(self, neighbour: Neighbour, topic: str, qos: int) -> int:
-        """The packet follows, of this QoS (-1: that is not known): what is said so."""
+        """The packet follows, of this QoS: the flag that says so."""
         return FOLLOWED
 
     def _change(self, neighbour: Neighbour, data: bytes) -> None:

@@ -135,7 +135,7 @@ class Publishing(Rights):
         """Keep a retained message as it came, or delete one; 0, or a reason code."""
         size = inbound.end - inbound.body
         if not size:
-            self.retainer.delete(route.topic)
+            self.retainer.delete(route.topic, inbound.qos)
             route.level = None
             return 0
         kept = Retained.of_inbound(inbound)

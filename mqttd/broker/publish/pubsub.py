@@ -64,7 +64,7 @@ class PubSub:
         """
         if message.retain and self.server.settings.retain_available:
             if not message.payload:
-                self.retainer.delete(message.topic)
+                self.retainer.delete(message.topic, message.qos)
             else:
                 shape = Delivery.of(message, message.qos, True, True, None, self.server.now)
                 code = self.retain(

@@ -223,11 +223,11 @@ class RetainedMessages(Retainer):
             share.bytes += message.charged
         self.gone(before)
 
-    def delete(self, topic: str) -> bool:
+    def delete(self, topic: str, qos: int = -1) -> bool:
         """See `Retainer.delete`."""
         if self.abroad is not None:
-            self.abroad.deleted(topic)
-        return super().delete(topic)
+            self.abroad.deleted(topic, qos)
+        return super().delete(topic, qos)
 
     def gone(self, message: object | None) -> None:
         """See `Retainer.gone`."""

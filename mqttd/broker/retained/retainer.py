@@ -177,8 +177,11 @@ class Retainer:
         level = self.topics.get(topic)
         return None if level is None or level.is_expired(now) else level.message
 
-    def delete(self, topic: str) -> bool:
-        """Forget the message of `topic` (an empty payload came); say whether there was one."""
+    def delete(self, topic: str, qos: int = -1) -> bool:
+        """Forget the message of `topic`; say whether there was one.
+
+        qos: of the empty message that came for it and is dispatched next; -1: there is none.
+        """
         level = self.topics.pop(topic, None)
         if level is None:
             return False

@@ -81,8 +81,8 @@ class Abroad:
         """This (`mqttd.broker.retained.retained.Retained`) is the last message of a topic now."""
         raise NotImplementedError
 
-    def deleted(self, topic: str) -> None:
-        """A topic has no last message any more."""
+    def deleted(self, topic: str, qos: int) -> None:
+        """A topic has no last message any more; `qos`: see `Retainer.delete`."""
         raise NotImplementedError
 
     def waits(self, taken: Taken) -> bool:

@@ -356,19 +356,18 @@ class NodeMesh(Mesh):
         if not topic.startswith("$SYS/"):
             super().retained(topic, kept)
 
-    def deleted(self, topic: str) -> None:
+    def deleted(self, topic: str, qos: int) -> None:
         """See `Abroad.deleted`."""
         if not topic.startswith("$SYS/"):
-            super().deleted(topic)
+            super().deleted(topic, qos)
 
     def follows(self, neighbour: Neighbour, topic: str, qos: int) -> int:
         """See `Mesh.follows`: what goes by the other lane is told there."""
         assert isinstance(neighbour, Node)
-        if neighbour.version < 2:
+        if qos != 2 or neighbour.version < 2:
             return FOLLOWED
-        if qos != 0 and qos != 1:
-            neighbour.once.flag = key_of(topic)
-        return 0 if qos == 2 else FOLLOWED
+        neighbour.once.flag = key_of(topic)
+        return 0
 
     # -- stores that take nothing --------------------------------------------------------------
 

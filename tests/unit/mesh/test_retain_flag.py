@@ -45,3 +45,23 @@ def test_what_is_retained_says_so(side: type[Side], topic_filter: str, qos: int)
     for payload in (b"1", b""):
         assert published(here, there, payload, qos, True) == [True]
         assert published(here, there, b"2", qos, False) == [False]
+
+
+@SIDES
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("then", [0, 1, 2])
+def test_an_empty_message_says_so_for_itself_alone(side: type[Side], qos: int, then: int) -> None:
+    """Whichever lane it takes, and the next one."""
+    here, there = met(side, "t")
+    assert published(here, there, b"", qos, True) == [True]
+    assert published(here, there, b"2", then, False) == [False]
+
+
+@SIDES
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_what_an_operator_forgets_says_nothing_of_the_next(side: type[Side], qos: int) -> None:
+    here, there = met(side, "t")
+    assert published(here, there, b"1", 0, True) == [True]
+    here.broker.retainer.delete("t")
+    assert published(here, there, b"2", qos, False) == [False]
+    assert here.kept() == there.kept() == {}
