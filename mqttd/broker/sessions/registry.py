@@ -178,6 +178,7 @@ class Registry:
             broker.tell("client.disconnected", session, "taken over")
             session.client = broker.client_of(session)
             session.detach()
+            session.away_since = broker.now
             channel.close(reasons.SESSION_TAKEN_OVER, "session taken over")
             channel.session = None
             if session.expiry_interval == 0:
@@ -478,8 +479,7 @@ class Registry:
 
     def end_session(self, client_id: str, reason_code: int, detail: str) -> bool:
         """End a session, and the connection it may have; its will is published (3.1.2-10)."""
-        session = self.sessions.get(client_id)
-        if session is None:
+        if (session := self.sessions.get(client_id)) is None:
             return False
         session.end_with_connection()
         self.kick(client_id, reason_code, detail)

@@ -13,6 +13,7 @@ from zope.interface import implementer
 from mqttd.broker import connecting
 from mqttd.broker.connecting import STAGES, Connecting
 from mqttd.broker.sessions.claims import TIMEOUT
+from mqttd.codec import properties as prop
 from mqttd.codec.packets import (
     Connack,
     Connect,
@@ -635,3 +636,18 @@ def test_who_leaves_during_the_claim_is_waited_for_no_longer() -> None:
     registry.answer()
     node.run_soon()
     assert not node.broker.connecting.undecided
+
+
+def test_who_is_taken_over_by_another_process_is_away_since_then() -> None:
+    """However long its connection was: the session ends that much later, where it is kept."""
+    here, there = MemoryBroker(), MemoryBroker()
+    here.connect("c", 5, properties={prop.SESSION_EXPIRY_INTERVAL: 10})
+    here.jump(60_000)
+    there.jump(60_000)
+    state = here.broker.registry.hand_over("c", 2)
+    assert state is not None
+    there.broker.registry.keep("c", 2, state)
+    there.advance(9_000)
+    assert there.session("c") is not None
+    there.advance(2_000)
+    assert there.session("c") is None
