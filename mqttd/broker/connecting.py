@@ -462,10 +462,9 @@ class Connecting:
         session = registry.find(client, connect)
         owned = attempt.owned
         assert owned is not None
-        if session is None and owned.state is not None and not connect.clean_start:
-            record = owned.record
-            if record is not None and record.mountpoint == client.mountpoint:
-                session = registry.enter(client.client_id, owned.epoch, owned.state, record)
+        if session is None and owned.state is not None and owned.record is not None:
+            registry.enter(client.client_id, owned.epoch, owned.state, owned.record)
+            session = registry.find(client, connect)  # it goes on, or ends as one here does
         present = session is not None
         if session is None:
             session = registry.create(client)

@@ -145,10 +145,9 @@ class Claims:
         if state is not None:
             record = self.registry.read(client.client_id, state)
             if record is not None and record.username != client.username:
-                if not self.broker.settings.owned_by_user:
-                    return Owned(claim.epoch, None, None)
-                self.registry.keep(client.client_id, claim.epoch, state)
-                return _FOREIGN
+                if self.broker.settings.owned_by_user:
+                    self.registry.keep(client.client_id, claim.epoch, state)
+                    return _FOREIGN
         return Owned(claim.epoch, state, record)
 
     def failed(self, client: ClientInfo, error: BaseException) -> Refusal:

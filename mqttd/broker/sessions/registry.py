@@ -94,8 +94,8 @@ class Registry:
         self.handing = Handing(broker)
         #: The client ids of `sessions` in order.
         self.directory = Directory()
-        #: Called with each session that begins here, and whether it has a state of before.
-        self.entered: Callable[[Session, bool], object] | None = None
+        #: Called with each session that begins here, and the state that it was, if it was before.
+        self.entered: Callable[[Session, SessionState | None], object] | None = None
         #: Client id -> epoch of its ownership, where that is not the first.
         self.epochs: dict[str, int] = {}
         #: Connections that have sent CONNECT.
@@ -148,7 +148,7 @@ class Registry:
         self.quota.began(session, client.peerhost)
         self.broker.metrics.sessions_created += 1
         if self.entered is not None:
-            self.entered(session, False)
+            self.entered(session, None)
         return session
 
     def set_expiry(self, session: Session, connect: Connect, client: ClientInfo) -> None:
@@ -187,7 +187,7 @@ class Registry:
                 self.end(session, "session.terminated", "taken over", True)
                 return
         else:
-            self.due(session)  # it may be over, and wait for its turn to end
+            self.due(session, True)  # it may be over, and wait for its turn to end
         if session.will is not None and (clean_start or session.will_delay == 0):
             self.wills.publish(session)
         session.set_will(None, 0)
@@ -262,7 +262,7 @@ class Registry:
         if at:
             self.broker.wheel.schedule(session, at)
 
-    def due(self, session: Session) -> None:
+    def due(self, session: Session, followed: bool = False) -> None:
         """Will delay or session expiry of a client that is away has passed, if it still is away."""
         if session.channel is not None or self.sessions.get(session.client_id) is not session:
             return
@@ -271,7 +271,7 @@ class Registry:
         if self.has_expired(session):
             broker.metrics.sessions_expired += 1
             self.wills.publish(session)
-            self.end(session, "session.terminated", "expired")
+            self.end(session, "session.terminated", "expired", followed)
             return
         if session.will is not None and broker.now >= since + milliseconds(session.will_delay):
             self.wills.publish(session)
@@ -374,7 +374,7 @@ class Registry:
         self.quota.began(session, "")
         self.own(client_id, epoch)
         if self.entered is not None:
-            self.entered(session, True)
+            self.entered(session, state)
         return session
 
     def own(self, client_id: str, epoch: int) -> None:

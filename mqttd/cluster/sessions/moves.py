@@ -59,6 +59,7 @@ from mqttd.cluster.sessions.transit import (
     WHOLE,
     Transit,
 )
+from mqttd.cluster.wills.willed import will_in
 from mqttd.mesh.frames import number_of, unpacked
 from mqttd.session.ground.message import Message
 from mqttd.session.session import Session
@@ -109,7 +110,11 @@ class Moves:
         self.here: Callable[[Session, bool], object] = lambda *_: None
         broker.registry.entered = self._entered
 
-    def _entered(self, session: Session, with_state: bool) -> None:
+    def _entered(self, session: Session, state: SessionState | None) -> None:
+        with_state = state is not None
+        found = None if state is None else will_in(state, session.client_id, session.username)
+        if found is not None:
+            session.set_will(*found)
         self.arrivals.entered(session, with_state)
         leaves = self.departures.of.get(session.client_id)
         if leaves is not None:
@@ -128,7 +133,7 @@ class Moves:
         return queue
 
     def willed(self, client_id: str, will: Message, delay_seconds: int) -> None:
-        """The will of its client, which is away, goes along."""
+        """The will of its client, which is away by now, goes along."""
         if client_id in self._remains:
             self._remains[client_id].keep(will, delay_seconds)
 

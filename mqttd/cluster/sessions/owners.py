@@ -48,7 +48,7 @@ from mqttd.cluster.sessions.back import bring_back
 from mqttd.cluster.sessions.departures import Leaving
 from mqttd.cluster.sessions.moves import Moves
 from mqttd.cluster.sessions.silence import Silence
-from mqttd.cluster.wills.willed import will_in, will_of, with_will
+from mqttd.cluster.wills.willed import will_of, with_will
 from mqttd.interfaces import IRegistry
 from mqttd.session.session import Session
 from mqttd.types import Claim, Held, SessionState
@@ -110,17 +110,15 @@ class Owners:
         self.amends = Amends(self)
         #: Is told of a session that is lost, and why.
         self.lost: Callable[[str, str], object] = lambda *_: None
-        #: The sessions that are here; takes in one whose client is away: client id, epoch, state;
-        #: and has it end, and its will be published, in time.
+        #: The sessions that are here; takes in one whose client is away: client id, epoch, state,
+        #: with its will.
         self.sessions: Mapping[str, Session] = {}
         self.keeps: Callable[[str, int, SessionState], object] = lambda *_: None
-        self.resumes: Callable[[Session], object] = lambda session: None
 
     def serve(self, broker: Broker, moves: Moves) -> None:
         """The sessions are those of this broker, and come and go by `moves`."""
         self.sessions = broker.sessions
         self.keeps = broker.registry.keep
-        self.resumes = broker.registry.resume_waiting
         self.by_user = broker.settings.owned_by_user
         self.moves = moves
         moves.given, moves.asked, moves.gone = self.pull, self.wanted, self.gone
@@ -480,14 +478,8 @@ class Owners:
     def keep_here(self, client_id: str, revision: int, state: SessionState) -> None:
         """A session is here whose client is away."""
         self.keeps(client_id, revision, state)
-        session = self.sessions.get(client_id)
-        if session is None:
+        if client_id not in self.sessions:
             self.release(client_id, revision)  # it cannot be read
-        elif session.channel is None and session.will is None:
-            found = will_in(state, client_id, session.username)
-            if found is not None:
-                session.set_will(*found)
-                self.resumes(session)
 
 
 def _not_any_more(giver: str) -> EtcdError:

@@ -1,7 +1,8 @@
 """The will of a client that is away, which goes along with its session from node to node.
 
 It is due when its delay is over since the client was last there, wherever the session is by then;
-who connects to it before that has cancelled it. MQTT 5.0, 3.1.3.2.2.
+who goes on with the session before that has cancelled it, and who starts afresh has it published.
+MQTT 5.0, 3.1.3.2.2.
 """
 
 from __future__ import annotations
@@ -21,8 +22,13 @@ _KEY = "will"
 
 
 def will_of(session: Session | None) -> tuple[Message, int] | None:
-    """The will that is to come of a client that is away, and its delay in seconds."""
-    if session is None or session.channel is not None or session.will is None:
+    """The will that is to come, and its delay in seconds, of a client that is away or taken over.
+
+    That of a client that is there, and has no delay, is published where it was.
+    """
+    if session is None or session.will is None:
+        return None
+    if session.channel is not None and not session.will_delay:
         return None
     return session.will, session.will_delay
 
