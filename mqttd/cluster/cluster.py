@@ -33,6 +33,7 @@ from mqttd.cluster.etcd.client import Etcd, EtcdError, Kv, created, put
 from mqttd.cluster.etcd.keys import Keys, Member
 from mqttd.cluster.etcd.membership import ClusterError, Membership, PutOut
 from mqttd.cluster.etcd.reading import Said
+from mqttd.cluster.etcd.steps import in_turns
 from mqttd.cluster.etcd.upkeep import Upkeep
 from mqttd.cluster.etcd.watch import Watch
 from mqttd.cluster.identity import node_id
@@ -47,7 +48,6 @@ from mqttd.cluster.routes.routes import Routes
 from mqttd.cluster.routes.view import View
 from mqttd.cluster.sessions.moves import Moves
 from mqttd.cluster.sessions.owners import Owners
-from mqttd.cluster.steps import in_turns
 from mqttd.cluster.wills.heirs import Heirs
 from mqttd.config.schema import Config
 from mqttd.mesh.frames import STATE

@@ -16,7 +16,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from mqttd.cluster.clocks import Clocks
+from mqttd.cluster.admin.clocks import Clocks
 from mqttd.cluster.links.nodes import Node, NodeMesh
 from mqttd.mesh.frames import FIGURES, frame
 

@@ -13,12 +13,12 @@ from typing import Any
 
 from mqttd.cluster.admin.asking import Asking
 from mqttd.cluster.admin.figures import Figures
+from mqttd.cluster.admin.mute import Mute
 from mqttd.cluster.etcd.client import Etcd
 from mqttd.cluster.etcd.keys import Member
 from mqttd.cluster.links.nodes import Node
 from mqttd.cluster.links.stream import Streams
 from mqttd.cluster.links.unlinked import Unlinked
-from mqttd.cluster.mute import Mute
 from mqttd.cluster.routes.routes import Routes
 from mqttd.cluster.routes.view import View
 from mqttd.cluster.sessions.owners import Owners

@@ -5,10 +5,9 @@
 
 Sessions that move, of a user: 9,000 filters take both nodes a tenth of a second each time, and
 whose client went to and fro with them raised the p99 of all others from 1 to 120 ms. They are
-refused, and nothing is claimed (`mqttd.cluster.moving`). Only those that come here are counted, so
-a user has this once for each node. A will
-that is written to etcd: it waits, and the last one of its client is written. Filters: see
-`mqttd.cluster.etcd.filling`.
+refused, and nothing is claimed (`mqttd.cluster.sessions.moving`). Only those that come here are
+counted, so a user has this once for each node. A will that is written to etcd: it waits, and the
+last one of its client is written. Filters: see `mqttd.cluster.etcd.filling`.
 
 Promise: sans-I/O. What is remembered is at most one number for each that is in debt; a session of
 some filters is that for milliseconds.
@@ -19,25 +18,12 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Final
 
-from mqttd.cluster.packets import size_of
-from mqttd.types import SessionState
-
-__all__ = ["BURST", "Pace", "weight_of"]
+__all__ = ["BURST", "Pace"]
 
 #: Bytes that may be done at once.
 BURST: Final = 16 << 20
-#: What a byte of a record weighs, which is parsed and made into filters in the tables of all nodes:
-#: 9,000 of them take as long as 8 MiB of messages.
-_RECORD: Final = 16
 #: Debts that are kept before those are looked for that are paid.
 _MANY: Final = 1024
-
-
-def weight_of(state: SessionState) -> int:
-    """Bytes that it is worth to move a session."""
-    return _RECORD * len(state.record) + sum(
-        size_of(state.queue, at) for at in range(len(state.queue))
-    )
 
 
 class Pace:

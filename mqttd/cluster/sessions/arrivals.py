@@ -23,8 +23,8 @@ from twisted.logger import Logger
 from mqttd.broker.sessions.records import queue_more, read_packets
 from mqttd.cluster.etcd.client import EtcdError
 from mqttd.cluster.links.nodes import Node
-from mqttd.cluster.packets import read, written_at
 from mqttd.cluster.sessions.catcher import Catcher
+from mqttd.cluster.sessions.packets import read, written_at
 from mqttd.cluster.sessions.remains import Remains
 from mqttd.cluster.sessions.transit import DONE, MARK, MARKS, WANT, Transit, cancel, sending_of
 from mqttd.session.session import Session

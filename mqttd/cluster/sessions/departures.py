@@ -21,8 +21,8 @@ from twisted.logger import Logger
 
 from mqttd.broker.sessions.records import Record
 from mqttd.cluster.links.nodes import Node, Settling
-from mqttd.cluster.packets import joined, read
 from mqttd.cluster.sessions.catcher import Catcher
+from mqttd.cluster.sessions.packets import joined, read
 from mqttd.cluster.sessions.parts import ONE_FRAME, PARTS, Rest, part_of
 from mqttd.cluster.sessions.remains import Remains
 from mqttd.cluster.sessions.transit import MARKS, MORE, TAIL, WHOLE, Transit, cancel, with_sending

@@ -40,10 +40,10 @@ from twisted.logger import Logger
 
 from mqttd.broker.broker import Broker
 from mqttd.cluster.links.nodes import Node, NodeMesh
-from mqttd.cluster.packets import Packets
 from mqttd.cluster.sessions.arrivals import Arrivals
 from mqttd.cluster.sessions.catcher import Catcher
 from mqttd.cluster.sessions.departures import Departures, Leaving
+from mqttd.cluster.sessions.packets import Packets
 from mqttd.cluster.sessions.remains import Remains
 from mqttd.cluster.sessions.transit import (
     BACK,

@@ -42,11 +42,11 @@ from mqttd.cluster.etcd.client import (
 )
 from mqttd.cluster.etcd.keys import Keys, Owner, claimed, user_of
 from mqttd.cluster.etcd.many import Many
-from mqttd.cluster.moving import Moving
 from mqttd.cluster.sessions.amends import Amends
 from mqttd.cluster.sessions.back import bring_back
 from mqttd.cluster.sessions.departures import Leaving
 from mqttd.cluster.sessions.moves import Moves
+from mqttd.cluster.sessions.moving import Moving
 from mqttd.cluster.sessions.silence import Silence
 from mqttd.cluster.wills.willed import will_of, with_will
 from mqttd.interfaces import IRegistry

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from mqttd.broker.ground.turns import Job
-from mqttd.cluster.packets import size_of
+from mqttd.cluster.sessions.packets import size_of
 
 __all__ = ["ONE_FRAME", "PARTS", "Rest", "part_of"]
 

@@ -9,8 +9,8 @@ from mqttd.broker.broker import Broker
 from mqttd.broker.sessions.endings import Burial
 from mqttd.broker.sessions.records import Record, queue_of, subscribe_all
 from mqttd.cluster.links.nodes import Node, NodeMesh
-from mqttd.cluster.packets import joined
 from mqttd.cluster.sessions.catcher import Catcher
+from mqttd.cluster.sessions.packets import joined
 from mqttd.codec.topic import is_shared
 from mqttd.mesh.frames import STATE, packed_frame
 from mqttd.session.session import Session

@@ -10,7 +10,7 @@ import pytest
 
 from mqttd.broker.publish.publishing import Publishing
 from mqttd.broker.sessions.records import Record, queue_of, record_of, restore
-from mqttd.cluster.packets import Packets
+from mqttd.cluster.sessions.packets import Packets
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import Publish, Subscribe, Subscription
 from mqttd.codec.parser import parse_packet

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mqttd.broker.ground.alarms import Alarms
-from mqttd.cluster.clocks import ALARM, FAR, NEAR, OF, Clocks
+from mqttd.cluster.admin.clocks import ALARM, FAR, NEAR, OF, Clocks
 
 NOW = 1_000_000.0
 

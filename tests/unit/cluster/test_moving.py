@@ -9,7 +9,7 @@ from twisted.internet.task import Clock
 
 from mqttd.cluster.etcd.client import EtcdError
 from mqttd.cluster.etcd.keys import claimed, user_of
-from mqttd.cluster.moving import AT_ONCE, PATIENCE, Moving
+from mqttd.cluster.sessions.moving import AT_ONCE, PATIENCE, Moving
 from mqttd.types import Claim, Held, SessionState
 from tests.unit.cluster.test_users import KEYS, Node
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttd.cluster.etcd.pace import BURST, Pace, weight_of
+from mqttd.cluster.etcd.pace import BURST, Pace
+from mqttd.cluster.sessions.packets import weight_of
 from mqttd.types import SessionState
 
 RATE = 1 << 20

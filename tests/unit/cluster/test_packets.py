@@ -9,8 +9,8 @@ import pytest
 
 from mqttd.broker.ground.losses import LOST
 from mqttd.broker.sessions.records import Record, restore
-from mqttd.cluster import packets
-from mqttd.cluster.packets import Packets, joined, size_of
+from mqttd.cluster.sessions import packets
+from mqttd.cluster.sessions.packets import Packets, joined, size_of
 from mqttd.cluster.sessions.transit import MORE, TAIL, WHOLE
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import Publish

@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from mqttd.cluster.etcd.client import Kv
-from mqttd.cluster.steps import in_turns
+from mqttd.cluster.etcd.steps import in_turns
 from mqttd.mesh.frames import BEGIN, END, REMOVE, frame, packed
 from tests.unit.cluster.test_unreadable import KEYS, Here, ban, chunk, member
 

@@ -24,8 +24,11 @@ from mqttd.session.ground.message import entry_wire
 from mqttd.session.session import Session
 from mqttd.types import SessionState
 
-__all__ = ["Packets", "joined", "read", "size_of", "written_at"]
+__all__ = ["Packets", "joined", "read", "size_of", "weight_of", "written_at"]
 
+#: What a byte of a record weighs, which is parsed and made into filters in the tables of all nodes:
+#: 9,000 of them take as long as 8 MiB of messages.
+_RECORD: Final = 16
 #: Packets that are made at once where all are wanted.
 _SOME: Final = 1000
 
@@ -152,3 +155,10 @@ def written_at(state: SessionState) -> int:
         return msgspec.json.decode(state.record, type=_Record).written_at
     except msgspec.MsgspecError:
         return 0
+
+
+def weight_of(state: SessionState) -> int:
+    """Bytes that it is worth to move a session."""
+    return _RECORD * len(state.record) + sum(
+        size_of(state.queue, at) for at in range(len(state.queue))
+    )

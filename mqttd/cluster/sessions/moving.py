@@ -19,7 +19,8 @@ import msgspec
 from twisted.internet.defer import DeferredSemaphore, TimeoutError
 
 from mqttd.cluster.etcd.client import EtcdError
-from mqttd.cluster.etcd.pace import Pace, weight_of
+from mqttd.cluster.etcd.pace import Pace
+from mqttd.cluster.sessions.packets import weight_of
 from mqttd.types import SessionState
 
 __all__ = ["AT_ONCE", "PATIENCE", "Moving"]
