@@ -146,8 +146,8 @@ class Cluster:
         self.commons.share(roles)
         self.commons.asked = self.leaves.asked
         self.everything, self.other = self.commons.all, self.commons.one
-        self.view = View(self.name, self.keys, self.mesh, self)
-        self.moves.arrivals.home_of = self.view.home_of
+        arrivals, view = self.moves.arrivals, View(self.name, self.keys, self.mesh, self)
+        self.view, arrivals.home_of, arrivals.brief_of = view, view.home_of, view.brief_of
         self.unlinked = Unlinked(self.name, self.mesh)
         streams = Streams(broker, self.mesh, self.reactor, self.settings.name, self.name, self.tls)
         streams.linked = self._linked

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import packets as mq
+from tests.support.broker import READY
 from tests.support.client import RawClient
 from tests.support.ctl import told
 from tests.support.cut import Line
@@ -272,3 +273,51 @@ def test_17_who_publishes_much_for_a_node_that_is_away_takes_nothing_from_others
         for name, node in nodes.items():
             node.stop()
             print(f"--- {name}\n{node.output[-3000:]}")
+
+
+#: A node that claims nothing of what it has before there is this file.
+LATER = """
+import os
+from twisted.internet import reactor
+from twisted.internet.task import deferLater
+from mqttd.cluster.cluster import Cluster
+claim_all = Cluster._claim_all
+async def later(self):
+    while not os.path.exists({path!r}):
+        await deferLater(reactor, 0.05)
+    await claim_all(self)
+Cluster._claim_all = later
+"""
+
+
+def test_a_session_that_leaves_a_node_which_has_just_begun_waits_for_where_it_is(
+    etcd: Etcd, tmp_path: Path
+) -> None:
+    """All who had waited for a node come at once when it is back, to others too, and before it has
+    claimed anew what it has: such a session was nobody's when its new node was restarted next."""
+    store, go = {"kind": "sqlite"}, tmp_path / "go"
+    nodes = start_nodes(tmp_path, etcd, {"a": {}, "b": {}}, store=store)
+    try:
+        assert nodes["a"].says("node b is linked")
+        mine = let_in(nodes["a"], "mine")
+        mine.subscribe("mine/#", qos=1)
+        mine.close()
+        nodes["a"].stop()
+        program = LATER.format(path=str(go))
+        nodes["a"] = start_node(tmp_path, etcd, "a", store=store, program=program, wait=False)
+        moved = let_in(nodes["b"], "mine")
+        assert moved.resumed
+        moved.close()
+        go.touch()
+        assert nodes["a"].says("mqttd ready")
+        nodes["a"].port = int(READY.findall(nodes["a"].output)[-1])
+        nodes["b"].stop()
+        assert nodes["a"].says("node b is gone")
+        RawClient(nodes["a"].port, mq.V5).connect("mine", clean=False, props=STAYS, reason=0x88)
+        RawClient(nodes["a"].port, mq.V5).connect("other").publish("mine/1", b"waits", qos=1)
+        nodes["b"] = start_node(tmp_path, etcd, "b", store=store)
+        assert let_in(nodes["a"], "mine").payloads(1) == [b"waits"]
+    finally:
+        go.touch()
+        for node in nodes.values():
+            node.stop()

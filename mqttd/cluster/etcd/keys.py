@@ -80,11 +80,12 @@ class Member:
     #: It has let clients in.
     ready: bool = False
     epoch: int = 0
+    lease: int = 0
 
     def dump(self) -> bytes:
-        """As the value of its key; the epoch is what etcd knows."""
+        """As the value of its key; the epoch and the lease are what etcd knows."""
         said = asdict(self)
-        del said["name"], said["epoch"]
+        del said["name"], said["epoch"], said["lease"]
         return json.dumps(said).encode()
 
 
@@ -311,13 +312,13 @@ def heir_of(value: bytes, created: int, changed: int) -> Heir:
     return replace(said, created=created, changed=changed)
 
 
-def member_of(node: str, value: bytes, epoch: int) -> Member:
+def member_of(node: str, value: bytes, epoch: int, lease: int = 0) -> Member:
     """What a node says of itself; raises ValueError."""
     said = decoded(value, _Said)
     port = said.address.rpartition(":")[2]
     if not _ADDRESS.match(said.address) or int(port) > 65535:
         raise ValueError(f"address = {said.address[:80]!r}: expected host and port")
-    return Member(node, said.id, said.address, said.version, said.speaks, said.ready, epoch)
+    return Member(node, said.id, said.address, said.version, said.speaks, said.ready, epoch, lease)
 
 
 def _check_stream(stream: str, subject: str) -> None:

@@ -115,7 +115,7 @@ def _check(full_filter: str) -> None:
 
 
 def _node(said: Said) -> object:
-    return member_of(said.node, said.kv.value, said.kv.created)
+    return member_of(said.node, said.kv.value, said.kv.created, said.kv.lease)
 
 
 def _route(said: Said) -> object:

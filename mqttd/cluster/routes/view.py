@@ -129,6 +129,11 @@ class View:
         """The lease under which the sessions of a node wait for it; -1 for none."""
         return self.homes.get(name, -1)
 
+    def brief_of(self, name: str) -> int:
+        """The lease under which a node is there, with what does not outlast it; 0 for none."""
+        member = self.members.get(name)
+        return member.lease if member is not None else 0
+
     def rank(self) -> int:
         """How many nodes come before this one."""
         return sum(1 for name in self.members if name < self.name)

@@ -102,13 +102,14 @@ class Arrivals:
         self.of: dict[str, _Coming] = {}
         #: Set by who makes this: goes on to another node, and what to do when it is there; nobody
         #: waits for it; a session that was entered is another node's by now; by which lease the
-        #: sessions of a node wait for it.
+        #: sessions of a node wait for it, and by which it is there itself.
         self.goes: Callable[
             [str, tuple[str, int], SessionState | None, Remains, Catcher | None], object
         ]
         self.unclaimed: Callable[[str], object] = lambda client_id: None
         self.overtaken: Callable[[str, str, int], object] = lambda *_: None
         self.home_of: Callable[[str], int] = lambda name: -1
+        self.brief_of: Callable[[str], int] = lambda name: 0
         #: Whether somebody takes over what a node has left, or is about to.
         self.is_left: Callable[[str], bool] = lambda name: False
         #: What was to leave this node, for who had claimed it before this revision, and has not;

@@ -215,8 +215,8 @@ class Owners:
             if origin:
                 if is_other:
                     raise _anothers(client_id)
-                lasts = found.lease in (self.home, arrivals.home_of(origin))
-                lasts = lasts or self.all_lasts
+                # A node that has just begun anew has another home than the one that this is under.
+                lasts = self.all_lasts or found.lease not in (self.lease, arrivals.brief_of(origin))
                 lease = self.home if lasts else self.lease
                 said = known.user if self.by_user else ""
                 taken = self.keys.taken(origin, client_id)

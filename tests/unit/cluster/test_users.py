@@ -24,8 +24,9 @@ from tests.support.memory import MemoryBroker, MemoryClient
 
 KEYS = Keys("test")
 ALICE, MALLORY = user_of("s", "alice"), user_of("s", "mallory")
-#: The lease of this node, that under which its sessions wait for it, and the home of `b`.
-LEASE, HOME, OTHER = 1, 2, 3
+#: The lease of this node, that under which its sessions wait for it, the home of `b`, the one that
+#: `b` had before it began anew, and the lease of `b`.
+LEASE, HOME, OTHER, BEFORE, BRIEF = 1, 2, 3, 4, 5
 
 
 class MemoryEtcd(Etcd):
@@ -77,6 +78,9 @@ class MemoryEtcd(Etcd):
         names = ("value", "create_revision", "mod_revision", "lease")
         return {"response_range": {"kvs": [{"key": key, **dict(zip(names, found, strict=True))}]}}
 
+    def lease(self, client_id: str = "s") -> int:
+        return self.kept[b64encode(KEYS.own(client_id)).decode()][3]
+
     def write(self, key: bytes, value: bytes, lease: int = 0) -> int:
         """As some other node does; the revision."""
         self.revision += 1
@@ -102,6 +106,7 @@ class Node:
         settled: Any = lambda filters: succeed(None)  # noqa: E731
         self.moves = Moves(broker, self.mesh, self.clock, "c", settled, lambda: 0)
         self.moves.arrivals.home_of = lambda name: OTHER
+        self.moves.arrivals.brief_of = lambda name: BRIEF
         self.owners.serve(broker, self.moves)
         self.owners.lease, self.owners.home = LEASE, HOME
         self.nodes = {name: self.mesh.join(name, 1) for name in "ab"}
@@ -398,3 +403,16 @@ def test_a_condition_is_what_etcd_makes_of_it() -> None:
     etcd = MemoryEtcd(None)
     revision = etcd.write(b"k", b"v")
     assert etcd._holds(equals(b"k", revision)) and not etcd._holds(equals(b"k", revision - 1))
+
+
+@pytest.mark.parametrize(
+    ("lease", "stays"), [(OTHER, True), (BEFORE, True), (BRIEF, False), (LEASE, False)]
+)
+def test_what_outlasts_its_connection_does_so_at_the_node_that_claims_it(
+    node: Node, lease: int, stays: bool
+) -> None:
+    """Also of a node that has just begun anew, and has not written it under its new home yet."""
+    node.etcd.write(KEYS.own("s"), claimed("b", "", ALICE), lease)
+    assert node.claim("alice") is None  # its session comes
+    assert node.etcd.read() == ("c", "b", ALICE)
+    assert node.etcd.lease() == (HOME if stays else LEASE)
