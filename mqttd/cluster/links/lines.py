@@ -21,6 +21,8 @@ class Lines:
         self._said: dict[str, float] = {}
         #: Nodes that are said to be linked, and in which epoch of theirs.
         self._linked: dict[str, int] = {}
+        #: Those that are said to be awaited no longer, since they are gone.
+        self._given_up: set[str] = set()
 
     def say(self, what: str, text: str, **fields: object) -> None:
         """A warning, unless there was one about the same (`what`) lately."""
@@ -52,13 +54,17 @@ class Lines:
     def gone(self, node: str, lost: int, bad: bool) -> None:
         """A node is not there any more; nothing of what waited for it, or so many messages, goes
         with it. `bad`: also where that is nothing it is a warning."""
+        self._given_up.discard(node)
         text = "node {node} is gone"
         if lost:
             text += ", and with it " + _messages(lost) + " that waited for it"
         self._emit(bad or lost > 0, text, node=node, lost=lost)
 
     def given_up(self, node: str, lost: int) -> None:
-        """A node that is not there is awaited no longer."""
+        """A node that is not there is awaited no longer: by its lease, and by its heir, say."""
+        if node in self._given_up and not lost:
+            return
+        self._given_up.add(node)
         text = "node {node} is not awaited any more"
         if lost:
             text += ", " + _messages(lost) + f" for it {'is' if lost == 1 else 'are'} lost"

@@ -60,3 +60,18 @@ def test_the_end_of_what_was_said_is_said(lines: Lines, written: list[str]) -> N
     for _ in range(2):
         lines.over("watch", "etcd is watched again, at {at}", at="there")
     assert written == ["etcd is not watched: cut", "etcd is watched again, at there"]
+
+
+def test_who_is_awaited_no_longer_is_said_once(lines: Lines, written: list[str]) -> None:
+    lines.gone("b", 0, bad=False)
+    for lost in (0, 0, 2):
+        lines.given_up("b", lost)
+    lines.gone("b", 0, bad=False)
+    lines.given_up("b", 0)
+    assert written == [
+        "node b is gone",
+        "node b is not awaited any more",
+        "node b is not awaited any more, 2 messages for it are lost",
+        "node b is gone",
+        "node b is not awaited any more",
+    ]
