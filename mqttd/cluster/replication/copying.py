@@ -150,7 +150,7 @@ class Copying:
         self._failed_at = 0.0
         self._text = ""
         #: Why, as the log has it: of several servers each may have a reason of its own.
-        self._told: set[str] = set()
+        self._told: dict[str, None] = {}
         self._left: list[int] | None = None
         self._from = 0
 
@@ -449,11 +449,12 @@ class Copying:
             self._failed_at = now
             self.reactor.callLater(PATIENCE + _AGAIN, self._still_fails, self._failed_at)
         if text != NOT_YET and text not in self._told and len(self._told) < _REASONS:
-            self._told.add(text)
+            self._told[text] = None
             self.log.warn("the store cannot be copied now: {error}", error=text)
+        # The last says least, as a rule: nobody serves what the servers have no room for.
+        self._text = "; ".join(self._told) or text
         if self.fault or self.ended or now - self._failed_at > PATIENCE:
-            self._say(text)
-        self._text = text
+            self._say(self._text)
 
     def _still_fails(self, since: float) -> None:
         if self._failed_at == since:

@@ -311,6 +311,8 @@ def test_each_reason_is_said_once_until_it_works_again(node: Node) -> None:
     for reason in (NOT_YET, "a: refused", "b: no TLS", "a: refused", "b: no TLS"):
         node.copying._fails(reason)
     assert said == ["a: refused", "b: no TLS"]
+    node.copying._still_fails(node.copying._failed_at)
+    assert node.copying.fault == "a: refused; b: no TLS"
     node.copying._works()
     node.copying._works()
     assert said[2:] == ["the store is copied again"]
