@@ -74,7 +74,7 @@ class Clocks:
             for node in sorted(off)
         )
         text = (
-            f"clocks differ from the one of this node: {said}; messages and bans that expire do so"
-            " too early or too late at another node: set the clocks (NTP)"
+            f"clocks differ from the one of this node: {said}; sessions, messages and bans that"
+            " expire do so too early or too late at another node: set the clocks (NTP)"
         )
         self.alarms.activate(ALARM, text)
