@@ -85,6 +85,7 @@ class Exporter:
             "session.subscribed": self.session_subscribed,
             "session.unsubscribed": self.session_unsubscribed,
             "message.dropped": self.message_dropped,
+            "delivery.dropped": self.delivery_dropped,
         }
         points: dict[str, tuple[str, Callable[..., HookResult | None]]] = {
             "client.authenticate": ("client.connack", self.client_connack),
@@ -251,6 +252,18 @@ class Exporter:
             message,
             message.client_id,
             message.username,
+            time.time_ns() // 1000,
+            "",
+            reason,
+        )
+
+    def delivery_dropped(self, client: ClientInfo, reason: str, message: Any) -> None:
+        """One receiver misses a message; the others have it."""
+        self.message_event(
+            CODES["delivery.dropped"],
+            message,
+            client.client_id,
+            client.username,
             time.time_ns() // 1000,
             "",
             reason,

@@ -32,6 +32,7 @@ EVENTS: Final = (
     "message.acked",
     "message.dropped",
     "log.gap",
+    "delivery.dropped",
 )
 
 CODES: Final = {name: code for code, name in enumerate(EVENTS)}

@@ -189,6 +189,34 @@ def test_a_message_has_one_id_from_publish_to_ack_and_its_own_time(node: Node) -
     assert found[4].reason == "no_subscriber" and found[4].message_id == found[3].message_id
 
 
+@pytest.mark.parametrize("events", [["message.publish", "delivery.dropped"], ["message.*"]])
+def test_what_one_receiver_misses_is_told_with_the_reason(node: Node, events: list[str]) -> None:
+    node.export(events=events)
+    small = node.connect("small", properties={39: 60}, username="s")  # Maximum Packet Size
+    away = node.connect("away", properties={17: 600})
+    full = node.connect("full")
+    for client in (small, away, full):
+        client.subscribe("a", qos=1)
+    away.drop()
+    bob = node.connect("bob")
+    bob.publish("a", b"x" * 100, 1)
+    for _ in range(node.broker.settings.mqueue_max_length):
+        bob.publish("a", b"y", 1)
+    found = node.exported()
+    lost = [one for one in found if one.event == "delivery.dropped"]
+    if events == ["message.*"]:
+        assert not lost
+        return
+    published = [one for one in found if one.event == "message.publish"]
+    assert [(one.client_id, one.username, one.topic, one.qos, one.reason) for one in lost] == [
+        ("small", "s", "a", 1, "too_large"),
+        ("away", None, "a", 1, "queue_full"),
+    ]
+    assert lost[0].message_id == published[0].message_id
+    assert (lost[0].payload, lost[0].payload_size) == (None, 100)
+    assert lost[1].message_id in {one.message_id for one in published}
+
+
 def test_only_what_was_chosen_is_exported(node: Node) -> None:
     node.export(events=["message.publish", "client.connected"], topics=["a/+"], clients=["dev-*"])
     for name in ("dev-1", "other"):
