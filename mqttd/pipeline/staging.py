@@ -23,19 +23,17 @@ Promise: of a query, batches are published in order, each once, whatever is aske
 the broker dies in the middle of a batch, it goes on where its store says that it was, and gives the
 event log what that lacks; a batch is answered when store and log have all of it. A message that is
 refused then (no room for retained ones, a hook) ends the release with its topic and the reason:
-asked for again, the batch goes on with that message.
+asked for again, the batch goes on with that message, or behind it if it is to be skipped.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -44,10 +42,21 @@ from twisted.python.failure import Failure
 
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import Publish
-from mqttd.codec.parser import Parser
 from mqttd.codec.reasons import MqttError, name_of
 from mqttd.codec.topic import validate_topic_name
 from mqttd.pipeline.stage_progress import Before, Progress, logged_ids
+from mqttd.pipeline.stage_requests import (
+    MOST_ROWS,
+    NAME,
+    SKIP,
+    Refusals,
+    Request,
+    number_of,
+    packed,
+    rows_of,
+    skips,
+    stages_of,
+)
 from mqttd.pipeline.stage_store import Batch, StageError, StageStore
 from mqttd.session.ground.message import Message
 from mqttd.types import ACTION_PUBLISH, OK, STOP, Action, ClientInfo, HookResult, Verdict
@@ -66,20 +75,6 @@ REST: Final = 1.5
 #: Seconds after a start before a batch that was under way is gone on with: clients come back.
 RECOVER_AFTER: Final = 2.0
 SWEEP_EVERY: Final = 3600.0
-#: Rows in one chunk: their topics are authorized in one turn.
-MOST_ROWS: Final = 512
-
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
-
-
-@dataclass(frozen=True, slots=True)
-class _Request:
-    """What a client asks, which was authorized."""
-
-    client_id: str
-    username: str | None
-    words: list[str]
-    payload: bytes
 
 
 class Staging:
@@ -102,7 +97,7 @@ class Staging:
         log: Callable[[], tuple[str, str, int] | None],
         logged: Callable[[Callable[[], None]], object],
     ) -> None:
-        self.released = self.replayed = self.refused = self.published = 0
+        self.released = self.replayed = self.refused = self.published = self.skipped = 0
         self._handle = handle
         self._limit = limit
         self._keep = keep
@@ -130,6 +125,7 @@ class Staging:
             ("batches_total", "Batches of Spark that were published.", lambda: self.released),
             ("batches_replayed_total", "Batches asked for again, dropped.", lambda: self.replayed),
             ("batch_rows_total", "Messages of those published.", lambda: self.published),
+            ("batch_skipped_total", "Messages refused and skipped.", lambda: self.skipped),
             ("stage_refused_total", "Requests that were refused.", lambda: self.refused),
         ):
             handle.add_metric(name, text, read)
@@ -177,7 +173,8 @@ class Staging:
         if client is None:
             return None  # it is another worker's or node's, which answers; or it is gone
         words = message.topic[len(PREFIX) :].split("/")
-        asked = _Request(client.client_id, client.username, words, message.payload)
+        asked = Request(client.client_id, client.username, words, message.payload)
+        asked.refused = Refusals() if skips(given) else None
         data = given.get(prop.CORRELATION_DATA)
         try:
             self._check(client, asked)
@@ -187,10 +184,12 @@ class Staging:
         if self._here or words == ["hello"]:
             self._begin(asked, data)
             return None
-        properties: prop.Properties = {
-            prop.USER_PROPERTY: [("client", asked.client_id)]
-            + ([("user", asked.username)] if asked.username is not None else []),
-        }
+        pairs = [("client", asked.client_id)]
+        if asked.username is not None:
+            pairs.append(("user", asked.username))
+        if asked.refused is not None:
+            pairs += [SKIP, ("refused", json.dumps([asked.refused.count, asked.refused.first]))]
+        properties: prop.Properties = {prop.USER_PROPERTY: pairs}
         if data is not None:
             properties[prop.CORRELATION_DATA] = data
         topic = f"{HANDED}{self._handle.node}/{'/'.join(words)}"
@@ -202,17 +201,28 @@ class Staging:
         given = message.properties or {}
         who = dict(given.get(prop.USER_PROPERTY, ()))
         words = message.topic[len(f"{HANDED}{self._handle.node}/") :].split("/")
-        asked = _Request(who["client"], who.get("user"), words, message.payload)
+        asked = Request(who["client"], who.get("user"), words, message.payload)
+        if skips(given):
+            asked.refused = Refusals(*json.loads(who["refused"]))
         self._begin(asked, given.get(prop.CORRELATION_DATA))
 
-    def _begin(self, asked: _Request, data: bytes | None) -> None:
+    def _begin(self, asked: Request, data: bytes | None) -> None:
         found = Deferred.fromCoroutine(self._serve(asked))
         found.addBoth(lambda answer: self._answer(asked, data, answer))
 
-    def _answer(self, asked: _Request, data: bytes | None, found: Any) -> None:
+    def _answer(self, asked: Request, data: bytes | None, found: Any) -> None:
         if self._closed:
             return
-        if not isinstance(found, dict):
+        if isinstance(found, dict):
+            if asked.refused is not None and asked.refused.count:
+                self.skipped += asked.refused.count
+                found["skipped"] = asked.refused.count
+                found["refused"] = str(asked.refused)
+                self._handle.log.warn(
+                    "{request} of {client}: {refused}", request="/".join(asked.words),
+                    client=asked.client_id, refused=str(asked.refused),
+                )  # fmt: skip
+        else:
             self.refused += 1
             error = found.value
             if not isinstance(error, StageError | MqttError):
@@ -222,44 +232,57 @@ class Staging:
         reply = REPLY + asked.client_id
         self._handle.publish(reply, json.dumps(found).encode(), 1, False, properties)
 
-    def _check(self, client: ClientInfo, asked: _Request) -> None:
+    def _check(self, client: ClientInfo, asked: Request) -> None:
         """Raises StageError or MqttError for what its client may not put."""
         if asked.words[0] != "put":
             return
-        rows = _rows(asked.payload)
+        rows = rows_of(asked.payload)
         if not rows or len(rows) > MOST_ROWS:
             raise StageError(f"{len(rows)} rows: expected 1 to {MOST_ROWS}")
         allowed: set[tuple[str, int, bool]] = set()
+        kept = []
         for row in rows:
-            key = (row.topic, row.qos, row.retain)
-            action = Action(ACTION_PUBLISH, row.qos, row.retain)
-            if key not in allowed:
-                validate_topic_name(row.topic)
-                if row.topic.startswith(OWN) or not self._handle.authorize(
-                    client, action, row.topic
-                ):
-                    raise StageError(f"not authorized to publish to {row.topic}")
-                allowed.add(key)
-            beyond = self._handle.beyond(action, row.topic, len(row.payload))
-            if beyond:
-                raise StageError(f"refused a message to {row.topic}: {beyond}")
+            why = self._refusal(client, row, allowed)
+            if not why:
+                kept.append(row)
+            elif asked.refused is None:
+                raise StageError(why)
+            else:
+                asked.refused.add(why)
+        if len(kept) < len(rows):
+            asked.payload = packed(kept)
 
-    async def _serve(self, asked: _Request) -> dict[str, Any]:
+    def _refusal(self, client: ClientInfo, row: Publish, allowed: set[Any]) -> str:
+        """Why a client may not publish this; empty if it may."""
+        key = (row.topic, row.qos, row.retain)
+        action = Action(ACTION_PUBLISH, row.qos, row.retain)
+        if key not in allowed:
+            try:
+                validate_topic_name(row.topic)
+            except MqttError as error:
+                return str(error)
+            if row.topic.startswith(OWN) or not self._handle.authorize(client, action, row.topic):
+                return f"not authorized to publish to {row.topic}"
+            allowed.add(key)
+        beyond = self._handle.beyond(action, row.topic, len(row.payload))
+        return f"refused a message to {row.topic}: {beyond}" if beyond else ""
+
+    async def _serve(self, asked: Request) -> dict[str, Any]:
         verb, *rest = asked.words
         if verb == "hello" and not rest:
             return {"ok": True, "version": 1, "most_rows": MOST_ROWS}
-        if not rest or not _NAME.match(rest[0]):
+        if not rest or not NAME.match(rest[0]):
             raise StageError(f"{'/'.join(asked.words)}: no such request")
         owner, query = asked.username or "", rest[0]
-        number = _number(rest[-1])
-        if verb == "put" and len(rest) == 3 and _NAME.match(rest[1]) and number is not None:
-            rows, data, stage = len(_rows(asked.payload)), asked.payload, rest[1]
+        number = number_of(rest[-1])
+        if verb == "put" and len(rest) == 3 and NAME.match(rest[1]) and number is not None:
+            rows, data, stage = len(rows_of(asked.payload)), asked.payload, rest[1]
             await self._run(lambda store: store.put(owner, query, stage, number, rows, data))
             return {"ok": True}
         if verb == "release" and len(rest) == 2 and number is not None:
             return await self._release(asked, owner, query, number)
         if verb == "abort" and len(rest) == 1:
-            stages = list(_stages(asked.payload))
+            stages = list(stages_of(asked.payload))
             await self._run(lambda store: store.abort(owner, query, stages))
             return {"ok": True}
         if verb == "close" and len(rest) == 1:
@@ -268,8 +291,8 @@ class Staging:
             return {"ok": True}
         raise StageError(f"{'/'.join(asked.words)}: no such request")
 
-    async def _release(self, by: _Request, owner: str, query: str, number: int) -> dict[str, Any]:
-        stages = _stages(by.payload)
+    async def _release(self, by: Request, owner: str, query: str, number: int) -> dict[str, Any]:
+        stages = stages_of(by.payload)
         await self._lock.acquire()
         try:
             log = self._log()
@@ -280,19 +303,20 @@ class Staging:
             )  # fmt: skip
             batch, new = await self._run(lambda store: store.release(asked, stages))
             if new:
-                await self._publish(batch, Before())
+                await self._publish(batch, Before(), by.refused)
             elif not batch.done:
-                await self._go_on(batch)
+                await self._go_on(batch, by.refused)
         finally:
             self._lock.release()
         if new:
-            return {"ok": True, "published": batch.rows}
+            skipped = by.refused.count if by.refused is not None else 0
+            return {"ok": True, "published": batch.rows - skipped}
         self.replayed += 1
         return {"ok": True, "published": 0, "replayed": True}
 
     # -- publishing
 
-    async def _publish(self, batch: Batch, before: Before) -> None:
+    async def _publish(self, batch: Batch, before: Before, refused: Refusals | None = None) -> None:
         """Publish a released batch but for what was done before."""
         # Before the first of them: a store that knows nothing of a batch never did.
         reached = before.routed
@@ -302,7 +326,7 @@ class Staging:
         place = 0
         for stage, chunk, count in await self._run(lambda store: store.chunks(batch)):
             data = await self._run(partial(StageStore.read, batch=batch, stage=stage, chunk=chunk))
-            rows = _rows(data)
+            rows = rows_of(data)
             for begin in range(0, count, SLICE):
                 started = time.perf_counter()
                 end = min(begin + SLICE, count)
@@ -311,12 +335,14 @@ class Staging:
                 self._progress.reach(batch, reached, arrived[0])
                 for offset in range(begin, end):
                     code = self._go(batch, place + offset, rows[offset], before)
-                    if code:
+                    if not code:
+                        continue
+                    why = f"refused a message to {rows[offset].topic}: {name_of(code)}"
+                    why += f" (0x{code:02x})"
+                    if refused is None:
                         await self._stop_at(batch, place + offset, arrived[0])
-                        raise StageError(
-                            f"refused a message to {rows[offset].topic}: {name_of(code)}"
-                            f" (0x{code:02x})"
-                        )
+                        raise StageError(why)
+                    refused.add(why)
                 self._handle.arrived(batch.client_id).addCallback(
                     lambda _, count=place + end: arrived.__setitem__(0, max(arrived[0], count))
                 )
@@ -370,7 +396,7 @@ class Staging:
         finally:
             self._lock.release()
 
-    async def _go_on(self, batch: Batch) -> None:
+    async def _go_on(self, batch: Batch, refused: Refusals | None = None) -> None:
         """Publish what is missing of a batch that was broken off."""
         log = self._log()
         found: set[int] = set()
@@ -388,7 +414,7 @@ class Staging:
             rows=batch.rows,
             done=before.routed,
         )
-        await self._publish(batch, before)
+        await self._publish(batch, before, refused)
 
     def _recover(self) -> Any:
         async def go_on() -> None:
@@ -461,29 +487,3 @@ class Staging:
                 store.close()
 
         return self._handle.in_thread(read)
-
-
-def _rows(data: bytes) -> list[Publish]:
-    """The PUBLISH packets of a chunk; raises StageError for anything else."""
-    parser = Parser(5, role="client")
-    packets: Iterable[Any] = parser.feed(data)
-    rows = [packet for packet in packets if isinstance(packet, Publish) and packet.topic]
-    if parser.buffered or len(rows) != len(list(packets)):
-        raise StageError("a chunk is whole PUBLISH packets of MQTT 5.0, each with its topic")
-    return rows
-
-
-def _stages(payload: bytes) -> dict[str, int]:
-    try:
-        found = json.loads(payload)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict) or not all(
-        _NAME.match(name) and type(count) is int and count > 0 for name, count in found.items()
-    ):
-        raise StageError("expected a JSON object of stages and their numbers of chunks")
-    return found
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None

@@ -86,6 +86,12 @@ def test_tasks_at_all_workers_stage_one_batch(broker: Broker, tmp_path: Path) ->
     with at(broker, 2) as client:
         with pytest.raises(SinkError, match=r"not authorized to publish to \$mqttd/x"):
             _Staged(client).ask("put/q/s3/0", serialize(Publish("$mqttd/x", b"", 0), 5))
+    with at(broker, 2) as client:  # it is worker 1 that keeps what is left of it
+        mixed = serialize(Publish("$mqttd/x", b"", 0), 5) + rows(300, 1)
+        answer = _Staged(client, skip=True).ask("put/q/s3/0", mixed)
+        assert answer["skipped"] == 1
+        assert answer["refused"] == "1 skipped: not authorized to publish to $mqttd/x"
+        assert _Staged(client).ask("release/q/1", b'{"s3": 1}')["published"] == 1
 
 
 def test_nobody_hands_on_what_was_not_authorized(broker: Broker) -> None:

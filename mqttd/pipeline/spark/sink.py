@@ -71,12 +71,13 @@ class _Writer:
 
     def _can_stage(self) -> bool:
         with self.options.client() as client:
-            able = _Staged(client).hello()
+            able = _Staged(client, self.options.skip).hello()
             where = client.address
-        if not able and self.options.delivery == "staged":
+        if not able and (self.options.delivery == "staged" or self.options.skip):
+            wanted = "delivery = 'staged'" if not self.options.skip else "onRefused = 'skip'"
             raise SinkError(
-                f"mqttd: option delivery = 'staged', and {where} cannot stage: that takes mqttd"
-                " with the plugin spark (stage = true)"
+                f"mqttd: option {wanted}, and {where} cannot stage: that takes mqttd with the"
+                " plugin spark (stage = true)"
             )
         if not able:
             print(
@@ -118,7 +119,7 @@ class _Writer:
         return Written(rows)
 
     def _stage(self, client: Client, first: Publish, rest: Iterator[Publish]) -> Written:
-        staged = _Staged(client)
+        staged = _Staged(client, self.options.skip)
         query, stage = self._query(), f"{_run()}{uuid.uuid4().hex}"
         try:
             rows, chunks = self._put(staged, f"{query}/{stage}", first, rest)
@@ -178,8 +179,9 @@ class _Staged:
     What is not answered in time is asked again: every request may come twice.
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, skip: bool = False) -> None:
         self._client = client
+        self._skip = skip
         self._reply = REPLY + client.client_id
         self._open: dict[bytes, tuple[str, bytes]] = {}
         self._count = 0
@@ -231,6 +233,8 @@ class _Staged:
                 raise SinkError(
                     f"mqttd: {self._client.address} refused {asked[0]}: {last.get('error')}"
                 )
+            if "refused" in last:
+                print(f"mqttd: {asked[0]}: {last['refused']}", file=sys.stderr)
         return last
 
     def tell(self, request: str, payload: bytes) -> None:
@@ -269,6 +273,8 @@ class _Staged:
             prop.RESPONSE_TOPIC: self._reply,
             prop.CORRELATION_DATA: data,
         }
+        if self._skip:
+            properties[prop.USER_PROPERTY] = [("onRefused", "skip")]
         client.publish(STAGE + request, payload, 1, False, properties)
 
 
@@ -300,7 +306,7 @@ class StreamWriter(_Writer, DataSourceStreamWriter):
             return
         with self.options.client() as client:
             asked = f"release/{self._query_of(messages)}/{number}"
-            answer = _Staged(client).ask(asked, json.dumps(stages).encode())
+            answer = _Staged(client, self.options.skip).ask(asked, json.dumps(stages).encode())
         if answer.get("replayed"):
             print(f"mqttd: batch {number} was published before; dropped", file=sys.stderr)
 
@@ -309,7 +315,7 @@ class StreamWriter(_Writer, DataSourceStreamWriter):
             return
         try:
             with self.options.client() as client:
-                _Staged(client).ask(request, b"{}")
+                _Staged(client, self.options.skip).ask(request, b"{}")
         except (SinkError, ClientError) as error:
             # The broker forgets them by itself, later.
             print(f"mqttd: {error}", file=sys.stderr)

@@ -44,6 +44,8 @@ WRITE_OPTIONS: Final = {
     "retain": "true: rows without a column retain are retained (default false)",
     "delivery": "auto (default): staged where the broker can, else direct; staged: exactly once, or"
     " an error; direct: at least once",
+    "onRefused": "fail (default): a message that the broker refuses ends the write; skip: it is"
+    " left out and told, where the broker stages",
     "queryName": "name of the query at the broker; by default the id in its checkpoint",
     "timeout": "seconds the broker has for an answer (default 30)",
 }
@@ -69,6 +71,8 @@ class SinkOptions:
     password_file: str | None = None
     #: Where a stream keeps how far it is, as Spark was told; None: not by an option.
     checkpoint: str | None = None
+    #: Whether messages that the broker refuses are left out.
+    skip: bool = False
 
     def client(self) -> Client:
         """A connection, here."""
@@ -109,6 +113,10 @@ def read_sink_options(given: Mapping[str, str], schema: StructType) -> SinkOptio
         raise ValueError("mqttd: options password and passwordFile exclude each other")
     delivery = options.get("delivery", "auto")
     _one_of("delivery", delivery, ("auto", "staged", "direct"))
+    on_refused = options.get("onRefused", "fail")
+    _one_of("onRefused", on_refused, ("fail", "skip"))
+    if on_refused == "skip" and delivery == "direct":
+        raise ValueError("mqttd: option onRefused = 'skip': expected delivery = staged or auto")
     _one_of("qos", options.get("qos", "1"), ("0", "1", "2"))
     _one_of("retain", options.get("retain", "false").lower(), ("true", "false"))
     topic = options.get("topic")
@@ -135,7 +143,7 @@ def read_sink_options(given: Mapping[str, str], schema: StructType) -> SinkOptio
         ),
         topic, int(options.get("qos", "1")), options.get("retain", "false").lower() == "true",
         delivery, query, float(timeout), options.get("passwordFile"),
-        sparks.get("checkpointlocation"),
+        sparks.get("checkpointlocation"), on_refused == "skip",
     )  # fmt: skip
 
 

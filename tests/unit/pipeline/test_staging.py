@@ -13,6 +13,7 @@ import pytest
 
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import Publish, Subscription
+from mqttd.codec.properties import Properties
 from mqttd.codec.serializer import serialize
 from mqttd.pipeline.log.reader import LogReader, events
 from mqttd.pipeline.stage_store import Batch, StageError, StageStore
@@ -71,16 +72,16 @@ class Task:
         self.client = client
         assert client.subscribe(Subscription(f"$mqttd/reply/{name}", 1)) == [1]
 
-    def ask(self, request: str, payload: bytes = b"", turns: int = 200) -> dict[str, Any]:
-        self.client.publish(
-            f"$mqttd/stage/{request}",
-            payload,
-            1,
-            properties={
-                prop.RESPONSE_TOPIC: f"$mqttd/reply/{self.name}",
-                prop.CORRELATION_DATA: b"1",
-            },
-        )
+    def ask(
+        self, request: str, payload: bytes = b"", turns: int = 200, skip: bool = False
+    ) -> dict[str, Any]:
+        properties: Properties = {
+            prop.RESPONSE_TOPIC: f"$mqttd/reply/{self.name}",
+            prop.CORRELATION_DATA: b"1",
+        }
+        if skip:
+            properties[prop.USER_PROPERTY] = [("onRefused", "skip")]
+        self.client.publish(f"$mqttd/stage/{request}", payload, 1, properties=properties)
         for _ in range(turns):
             self.node.turn()
             for answer in self.client.messages():
@@ -427,6 +428,47 @@ def test_a_batch_stops_at_a_message_that_is_refused_and_goes_on_with_it(
     task.put("b", b"4")
     assert task.release(1, "b")["published"] == 1
     assert sorted(node.logged()) == [b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize("before", [False, True], ids=["at once", "when it had stopped"])
+@pytest.mark.parametrize("how", ["retained", "hook"])
+def test_a_batch_goes_on_behind_what_is_refused_where_that_is_to_be_skipped(
+    node: Node, how: str, before: bool
+) -> None:
+    """Its rows stayed until they were let in: there was no way out."""
+    refusing(node, how)
+    task = node.task()
+    task.ask("put/q/a/0", THREE)
+    if before:
+        assert task.release(0, "a") == {"ok": False, "error": REFUSED}
+    answer = task.ask("release/q/0", b'{"a": 1}', skip=True)
+    assert answer["ok"] and answer["skipped"] == 1
+    assert answer["refused"] == f"1 skipped: {REFUSED}"
+    assert heard(node) == [b"1", b"3"]
+    assert json.loads(node.loaded.command("stage"))["bytes"] == 0
+    assert node.loaded.metrics()["batch_skipped_total"] == 1
+    task.put("b", b"4")
+    assert task.release(1, "b")["published"] == 1
+    assert heard(node) == [b"1", b"3", b"4"]
+
+
+def test_rows_that_may_not_be_staged_are_left_out_where_they_are_to_be_skipped(node: Node) -> None:
+    node.deny("out/no")
+    node.settings.max_topic_levels = 6
+    task = node.task()
+    refused = rows(b"1", b"2", topic="out/no") + rows(b"3", topic="out/1/2/3/4/5/6")
+    assert not task.ask("put/q/a/0", refused + rows(b"4"))["ok"]
+    answer = task.ask("put/q/a/0", refused + rows(b"4"), skip=True)
+    assert answer["ok"] and answer["skipped"] == 3
+    assert answer["refused"].startswith(
+        "3 skipped: not authorized to publish to out/no, not authorized to publish to out/no, "
+    )
+    # Of a chunk nothing may be left: it is there all the same.
+    assert task.ask("put/q/a/1", refused, skip=True)["skipped"] == 3
+    answer = task.ask("release/q/0", b'{"a": 2}', skip=True)
+    assert answer == {"ok": True, "published": 1} and heard(node) == [b"4"]
+    many = task.ask("put/q/b/0", rows(*[b"x"] * 40, topic="out/no"), skip=True)
+    assert many["skipped"] == 40 and many["refused"].endswith(", ...")
 
 
 def test_a_write_that_stopped_there_and_was_given_up_is_not_gone_on_with(tmp_path: Path) -> None:
