@@ -128,7 +128,8 @@ class Options:
     etcd_private_key: str = ""
     etcd_user: str = ""
     etcd_password: str = ""
-    #: The name that the end was given by.
+    #: The names that begin and end were given by.
+    starting_as: str = "startingOffsets"
     ending_as: str = "endingOffsets"
 
     @property
@@ -240,6 +241,7 @@ def read_options(given: Mapping[str, str], cores: int = CORES) -> Options:
         etcd_private_key=options.get("etcdPrivateKey", ""),
         etcd_user=options.get("etcdUser", ""),
         etcd_password=options.get("etcdPassword", ""),
+        starting_as=said.get("startingOffsets", "startingOffsets"),
         ending_as=said.get("endingOffsets", "endingOffsets"),
     )
 

@@ -11,10 +11,12 @@ Spark asks for the next batch: all before it is done then.
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence, Set
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -43,6 +45,8 @@ _OTHER_LOG: Final = "Look at path or url, or begin with a new checkpointLocation
 _SHORTER: Final = "Put it back into the list"
 _NO_NODE: Final = "Bring it back, if it was moved away rather than renamed (node.name)"
 
+#: Seconds by which the clock of a broker may be ahead of ours.
+AHEAD: Final = 60.0
 #: Seconds after which a group that has nothing new is heard of again.
 HEARD_OF_EVERY: Final = 60.0
 #: How far ahead gaps are looked for at a time.
@@ -74,11 +78,19 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._looked: dict[str, int] = {}
         #: Nodes of a cluster that are not there, as was told.
         self._absent: Set[str] = frozenset()
+        #: A log by path was there: one that is not there any more may be made anew just now.
+        self._met = self._gone = False
 
     def initialOffset(self) -> Offset:
         """Where a query without a checkpoint begins."""
-        log_id, found = self.bounds(everybody=True)
         starting = self.options.starting
+        if isinstance(starting, int) and starting > (time.time() + AHEAD) * 1_000_000:
+            raise ValueError(
+                f"mqttd: option {self.options.starting_as}: {_when(starting)} is in the future; a"
+                " stream would begin with what comes next, before it. Begin it then, or take"
+                ' startingOffsets = latest and where("timestamp >= ...")'
+            )
+        log_id, found = self.bounds(everybody=True)
         at = self.at("latest" if starting is None else starting, found)
         self._register(_offset(log_id, at))
         if self.options.group and starting == "earliest":
@@ -181,7 +193,18 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         """What `bounds` gives, or Away at once: a stream goes on without new events meanwhile."""
         log = self._pull()
         if log is None:
-            return self.bounds()
+            try:
+                now = self.bounds()
+            except FileNotFoundError as error:
+                if not self._met:
+                    raise
+                if not self._gone or self.options.fail_on_data_loss:
+                    what = f"the event log is gone: {error.strerror}: {error.filename}"
+                    self._lost(what, "Bring it back, or begin another one there")
+                self._gone = True
+                raise Away from None
+            self._met, self._gone = True, False
+            return now
         try:
             with self._at_once():
                 return self.bounds()
@@ -199,6 +222,7 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         While the broker is away there is nothing new, unless this run has an end to come to.
         """
+        start = _ours(start)
         try:
             log_id, found = self._now() if self._target is None else self.bounds()
         except Away:
@@ -222,6 +246,7 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """The tasks of a micro-batch, none for an empty range."""
+        start, end = _ours(start), _ours(end)
         log_id, found = self.bounds()
         asked = {node for node, stop in end["nodes"].items() if start["nodes"].get(node, 0) < stop}
         if isinstance(self.log(), ClusterLog) and asked - found.keys():
@@ -393,6 +418,31 @@ class RefusedReader(DataSourceStreamReader):
 def _offset(log_id: str, nodes: dict[str, int]) -> Offset:
     """Spark compares offsets as text: the order of the nodes is always the same."""
     return {"log": log_id, "nodes": {node: nodes[node] for node in sorted(nodes)}}
+
+
+def _ours(offset: Any) -> Offset:
+    """An offset that Spark has in its checkpoint; raises ValueError for one of another source."""
+    found: Offset = offset if isinstance(offset, dict) else {}
+    nodes = found.get("nodes")
+    if (
+        isinstance(nodes, dict)
+        and isinstance(found.get("log"), str)
+        and all(type(place) is int for place in nodes.values())
+    ):
+        return found
+    raise ValueError(
+        f"mqttd: the checkpoint has the offset {json.dumps(offset)[:200]}, which is none of this"
+        ' source ({"log": ID, "nodes": {NODE: offset}}): it is that of a query of another source,'
+        " or harmed. Begin with a new checkpointLocation"
+    )
+
+
+def _when(time: int) -> str:
+    """A time in µs, for people; one that has no date as it is."""
+    try:
+        return datetime.fromtimestamp(time / 1_000_000, UTC).isoformat()
+    except (ValueError, OverflowError, OSError):
+        return f"{time} µs"
 
 
 def _limited(

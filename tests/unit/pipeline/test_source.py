@@ -6,6 +6,7 @@ import os
 import pickle
 import random
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
@@ -557,6 +558,58 @@ def test_a_log_made_anew_under_a_checkpoint_is_not_taken_for_the_old_one(tmp_pat
     relaxed = stream(path, failOnDataLoss="false")
     end, some = step(relaxed, at)
     assert seqs(some) == list(range(90)) and end["log"] != at["log"]
+
+
+def test_a_log_that_is_gone_under_a_query_is_a_loss_or_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ended with nothing but a path, whatever failOnDataLoss was."""
+    log = written(tmp_path / "log", 3)
+    strict = stream(log, startingOffsets="earliest")
+    reader = stream(log, startingOffsets="earliest", failOnDataLoss="false", events="message.*")
+    end, some = step(reader, reader.initialOffset())
+    assert step(strict, strict.initialOffset())[0] == end and len(some) == 30
+    shutil.rmtree(log)
+    told = r"mqttd: the event log is gone: No such file or directory: .*log.*failOnDataLoss"
+    with pytest.raises(DataLoss, match=told):
+        strict.latestOffset(end, ReadAllAvailable())
+    with pytest.raises(DataLoss, match=told):
+        strict.reportLatestOffset()
+    for _ in range(2):
+        assert reader.latestOffset(end, ReadAllAvailable()) == end
+        assert reader.reportLatestOffset()["offsetsBehindLatest"] == 0
+    assert capsys.readouterr().err.count("the event log is gone") == 1
+    written(log, 2)
+    end, some = step(reader, end)
+    assert seqs(some) == list(range(20))
+    with pytest.raises(FileNotFoundError, match="no event log here"):  # it was never there
+        stream(tmp_path / "other", failOnDataLoss="false").latestOffset(end, ReadAllAvailable())
+
+
+def test_an_offset_of_another_source_is_told(tmp_path: Path) -> None:
+    written(tmp_path, 1)
+    good = stream(tmp_path).initialOffset()
+    bad: Any
+    for bad in ({"topic": {"0": 5}}, {"nodes": {NODE: 1}}, [1], {"log": "", "nodes": {NODE: "1"}}):
+        with pytest.raises(ValueError, match="which is none of this source.*checkpointLocation"):
+            stream(tmp_path).latestOffset(bad, ReadAllAvailable())
+        for start, end in ((good, bad), (bad, good)):
+            with pytest.raises(ValueError, match="which is none of this source"):
+                stream(tmp_path).partitions(start, end)
+
+
+def test_a_stream_does_not_begin_in_the_future(tmp_path: Path) -> None:
+    """It began with what came next, which was before the time that was given."""
+    written(tmp_path, 1)
+    told = r"option startingTimestamp: 2099-01-01T00:00:00\+00:00 is in the future"
+    with pytest.raises(ValueError, match=told):
+        stream(tmp_path, startingTimestamp="2099-01-01T00:00:00Z").initialOffset()
+    with pytest.raises(ValueError, match="option startingOffsets: .* is in the future"):
+        stream(tmp_path, startingOffsets="9999-12-31T00:00:00Z").initialOffset()
+    now = datetime.now(UTC).isoformat()
+    assert stream(tmp_path, startingTimestamp=now).initialOffset()["nodes"] == {NODE: 10}
+    future = batch(tmp_path, startingTimestamp="2099-01-01T00:00:00Z")
+    assert rows(future, future.partitions()) == []
 
 
 def test_a_log_that_ends_before_the_checkpoint_is_data_loss(tmp_path: Path) -> None:
