@@ -34,7 +34,6 @@ from mqttd.codec.frame import ONE_BYTE
 from mqttd.mesh.arriving import Arriving
 from mqttd.mesh.frames import (
     AT,
-    FOLLOWS,
     HAVE,
     RUN1,
     STATE,
@@ -105,7 +104,6 @@ class LastingFerry(Ferry):
         "book",
         "coming",
         "drawer",
-        "flag",
         "fresh",
         "gate",
         "have",
@@ -137,8 +135,6 @@ class LastingFerry(Ferry):
         self.told: int = 0
         #: There is a link, and the other is about to say what it has: what is kept goes then.
         self.meets: bool = False
-        #: The next message had RETAIN set, if it is of this topic.
-        self.flag: bytes = b""
         #: Messages of this turn that are to be kept, each behind its number, and where they wait.
         self.fresh: list[bytes] = []
         self.gate: Gate | None = None
@@ -170,9 +166,7 @@ class LastingFerry(Ferry):
 
     def carry(self, data: bytes, once: bool) -> None:
         """See `Ferry.carry`."""
-        if self.flag:
-            data = frame(FOLLOWS, self.flag) + data
-            self.flag = b""
+        data = self.flagged(data)
         link = self.link
         if self.drawer is not None and (once or link is None):
             if not self.fresh:

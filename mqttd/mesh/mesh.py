@@ -260,8 +260,12 @@ class Mesh(Abroad):
             self._change(neighbour, delete_frame(stamp, flags, topic))
 
     def follows(self, neighbour: Neighbour, topic: str, qos: int) -> int:
-        """The packet follows, of this QoS: the flag that says so."""
-        return FOLLOWED
+        """The packet follows, of this QoS: the flag that says so, if it does not say so itself."""
+        if not qos:
+            return FOLLOWED
+        lane = neighbour.peer.once if qos == 2 else neighbour.ferry
+        lane.flag = key_of(topic)
+        return 0
 
     def _change(self, neighbour: Neighbour, data: bytes) -> None:
         if neighbour.link is not None:

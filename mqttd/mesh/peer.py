@@ -22,7 +22,7 @@ from typing import Final
 from mqttd.broker.publish.publishing import Publishing
 from mqttd.broker.routing.abroad import Taken
 from mqttd.broker.routing.shared import Group
-from mqttd.mesh.frames import ABOUT, MEMBER, frame, packed
+from mqttd.mesh.frames import ABOUT, FOLLOWS, MEMBER, frame, packed
 from mqttd.mesh.link import Link
 from mqttd.session.ground.message import Delivery
 from mqttd.session.journal import Journal
@@ -45,6 +45,7 @@ class Ferry(Journal):
     __slots__ = (
         "before",
         "broker",
+        "flag",
         "kept",
         "kept_bytes",
         "link",
@@ -69,6 +70,9 @@ class Ferry(Journal):
         self.kept_bytes: int = 0
         #: The numbers that the first of them had on the link before this one.
         self.before: deque[int] = deque()
+        #: The next message had RETAIN set, if it is of this topic. It says so itself, since it may
+        #: be sent again, or later, without what else was said of it.
+        self.flag: bytes = b""
         #: Promises and others who wait, with the number that they wait for.
         self.waiting: deque[tuple[int, object]] = deque()
         #: What `Publishing.crossed` is where a message went here alone.
@@ -76,8 +80,15 @@ class Ferry(Journal):
 
     def carry(self, data: bytes, once: bool) -> None:
         """A message of QoS 1 or 2, with what is said of it before; `once`: never twice."""
-        self.keep(data)
+        self.keep(self.flagged(data))
         self.cross()
+
+    def flagged(self, data: bytes) -> bytes:
+        """A message with its flag, which is no other's."""
+        if self.flag:
+            data = frame(FOLLOWS, self.flag) + data
+            self.flag = b""
+        return data
 
     def carry_run(self, run: bytes, count: int, kind: int) -> bool:
         """See `Receiver.take_run`."""

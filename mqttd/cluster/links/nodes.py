@@ -52,7 +52,7 @@ from mqttd.mesh.link import Link
 from mqttd.mesh.lost import tell_lost
 from mqttd.mesh.mesh import Frames, Mesh
 from mqttd.mesh.neighbour import Neighbour
-from mqttd.mesh.retained import FOLLOWED, key_of
+from mqttd.mesh.retained import FOLLOWED
 from mqttd.session.routes.route import Route
 from mqttd.storage.journal import StoreJournal
 from mqttd.types import StoreFull
@@ -362,12 +362,9 @@ class NodeMesh(Mesh):
             super().deleted(topic, qos)
 
     def follows(self, neighbour: Neighbour, topic: str, qos: int) -> int:
-        """See `Mesh.follows`: what goes by the other lane is told there."""
+        """See `Mesh.follows`."""
         assert isinstance(neighbour, Node)
-        if qos != 2 or neighbour.version < 2:
-            return FOLLOWED
-        neighbour.once.flag = key_of(topic)
-        return 0
+        return FOLLOWED if neighbour.version < 2 else super().follows(neighbour, topic, qos)
 
     # -- stores that take nothing --------------------------------------------------------------
 

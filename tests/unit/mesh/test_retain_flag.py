@@ -65,3 +65,26 @@ def test_what_an_operator_forgets_says_nothing_of_the_next(side: type[Side], qos
     here.broker.retainer.delete("t")
     assert published(here, there, b"2", qos, False) == [False]
     assert here.kept() == there.kept() == {}
+
+
+@SIDES
+@pytest.mark.parametrize("topic_filter", ["t", "$share/g/t"])
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("sent", [False, True])
+def test_what_is_kept_for_who_is_away_says_so(
+    side: type[Side], topic_filter: str, qos: int, sent: bool
+) -> None:
+    """It goes when there is a link again, whether it was on its way by the one that broke."""
+    here, there = met(side, topic_filter)
+    if not sent:
+        here.cut(there)
+        there.cut(here)
+    for n, retain in enumerate((True, False, True), 1):
+        here.client.send(Publish("t", b"%d" % n, qos, retain, packet_id=n))
+        here.turn()
+    if sent:
+        here.cut(there)
+        there.cut(here)
+    joined(here, there)
+    found = [(each.payload, each.retain) for each in there.client.published()]
+    assert found == [(b"1", True), (b"2", False), (b"3", True)]
