@@ -283,7 +283,7 @@ class Fans:
             return
         delivery = entry_delivery(entry, session.v5)
         if delivery.qos:
-            heir.deliver(delivery, 0)
+            heir.deliver(delivery, delivery.packet_id)
         else:
             heir.deliver_qos0(delivery)
 

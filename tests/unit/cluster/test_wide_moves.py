@@ -157,3 +157,17 @@ def test_nothing_comes_to_who_begins_afresh(node: Node) -> None:
     client.take()
     assert client.session.mqueue is None
     assert [what for _, what, _ in node.said if what == WHOLE] == []
+
+
+def test_what_was_under_way_has_a_packet_id_where_its_client_is_back(node: Node) -> None:
+    """It went out as a PUBLISH of QoS 1 or 2 with packet id 0 (MQTT-2.2.1-4)."""
+    crowd(node)
+    begin(node)
+    gone = node.kept.node.session("s")
+    assert gone is not None
+    back = node.kept.client("back", kept=False)
+    node.broker.fans.replace(gone, back.session)
+    node.broker.registry.hand_over("s", 5)
+    end(node)
+    (packet,) = back.published()
+    assert packet.qos == 1 and packet.packet_id
