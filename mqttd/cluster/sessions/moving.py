@@ -4,9 +4,11 @@
                                   | all taken: it waits                    '--> charge: its weight
                                   '-- above the rate: refused, and nothing is claimed
 
-What a session weighs is known when it is here, so that what is on its way is bounded by count. A
-client without a user name is a user of its own. Sessions that nobody has claimed by a CONNECT (a
-node is drained) are charged, and wait for nobody.
+What a session weighs is known when it is here, so that what is on its way is bounded by count. Its
+user is charged what it weighs beyond `LIGHT`: a fleet of devices with one user name comes from a
+node that is restarted as fast as its places allow. Its client is charged all of it, so that none
+goes to and fro. A client without a user name is a user of its own. Sessions that nobody has claimed
+by a CONNECT (a node is drained) are charged, and wait for nobody.
 
 Promise: a user waits for itself alone, `PATIENCE` seconds at most.
 """
@@ -23,11 +25,14 @@ from mqttd.cluster.etcd.pace import Pace
 from mqttd.cluster.sessions.packets import weight_of
 from mqttd.types import SessionState
 
-__all__ = ["AT_ONCE", "PATIENCE", "Moving"]
+__all__ = ["AT_ONCE", "LIGHT", "PATIENCE", "Moving"]
 
 #: Sessions of one user that come at the same time, and seconds that another one waits for a place.
 AT_ONCE: Final = 32
 PATIENCE: Final = 4.0
+#: What a session may weigh that its user is not charged: some thirty filters, or as many messages
+#: of two kilobytes.
+LIGHT: Final = 64 << 10
 
 #: The name of a user, or None and the client id of somebody who has none.
 _User = tuple[str | None, str]
@@ -60,10 +65,15 @@ class Moving:
         except TimeoutError:
             raise self._refused(f"{AT_ONCE} sessions of its user are on their way here") from None
         self._begun[client_id] = user
-        wait = self.pace.wait(user, self.reactor.seconds())
+        now = self.reactor.seconds()
+        wait = self.pace.wait(_user(client_id, None), now)
         if wait > 0:
-            text = "its user's sessions are large, or many, and have moved too often: it may in"
-            raise self._refused(f"{text} {wait:.1f} s")
+            text = "its session is large and has moved too often"
+            raise self._refused(f"{text}: it may in {wait:.1f} s")
+        wait = self.pace.wait(user, now)
+        if wait > 0:
+            text = "its user has many large sessions that have moved"
+            raise self._refused(f"{text}: it may in {wait:.1f} s")
 
     def _refused(self, why: str) -> EtcdError:
         self.pace.refused += 1
@@ -82,7 +92,11 @@ class Moving:
     def charge(self, client_id: str, state: SessionState) -> None:
         """It has come."""
         user = self._begun.get(client_id) or _user(client_id, _username(state))
-        self.pace.charge(user, weight_of(state), self.reactor.seconds())
+        weight, now = weight_of(state), self.reactor.seconds()
+        client = _user(client_id, None)
+        self.pace.charge(client, weight, now)
+        if user != client:
+            self.pace.charge(user, max(weight - LIGHT, 0), now)
 
 
 def _user(client_id: str, username: str | None) -> _User:

@@ -142,10 +142,10 @@ class Cluster(Struct, frozen=True, kw_only=True):
     moves_rate: Annotated[
         int,
         keys.size(
-            "Bytes a second of the sessions of a user (of a client, where it has no name) that come"
-            " to this node from others, 16 MiB and 32 sessions at once; above it clients are told"
-            " 0x88 and their sessions stay where they are; a filter weighs a kilobyte or two; 0 has"
-            " no limit.",
+            "Bytes a second of a client's session that comes to this node from others, and of what"
+            " those of one user weigh beyond 64 KiB each, 16 MiB and 32 sessions at once; above it"
+            " clients are told 0x88 and their sessions stay where they are; a filter weighs a"
+            " kilobyte or two; 0 has no limit.",
             "session",
             0,
             1024 * GIB,

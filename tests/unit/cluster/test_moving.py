@@ -9,7 +9,7 @@ from twisted.internet.task import Clock
 
 from mqttd.cluster.etcd.client import EtcdError
 from mqttd.cluster.etcd.keys import claimed, user_of
-from mqttd.cluster.sessions.moving import AT_ONCE, PATIENCE, Moving
+from mqttd.cluster.sessions.moving import AT_ONCE, LIGHT, PATIENCE, Moving
 from mqttd.types import Claim, Held, SessionState
 from tests.unit.cluster.test_users import KEYS, Node
 
@@ -77,6 +77,20 @@ def test_what_they_weigh_together_counts() -> None:
     place.clock.advance(9)
     assert place.asks("s9", "u") == [None]
     assert place.moving.pace.refused == 3
+
+
+def test_a_fleet_with_one_user_name_is_charged_for_what_is_large_alone() -> None:
+    """50,000 sessions of some filters each come from a node that is restarted."""
+    place = Place()
+    for number in range(50_000):
+        place.came(f"s{number}", "u", LIGHT // 2)
+    assert place.asks("one", "u") == [None]
+    place.came("one", "u", 20 << 20)
+    assert refused(place.asks("two", "u"))
+    place.moving.end("two")
+    place.clock.advance(10)
+    assert place.asks("two", "u") == [None], "its user has paid"
+    assert place.asks("one", "u") == [None]
 
 
 def test_what_nobody_has_claimed_is_its_user_s_as_its_record_says() -> None:
