@@ -4,7 +4,8 @@ When two workers meet each tells the other all of its filters; after that the fi
 filter and the last are told, and a SUBACK waits until the others have taken that. A worker that
 dies keeps its place in the tables: what is for it is kept until it is back (`mqttd.mesh.peer`),
 and the filters that it does not tell again go. Messages go when it has said which it has already
-(`mqttd.mesh.ferry`).
+(`mqttd.mesh.ferry`). Retained messages that change when the links have ended, as by the wills of a
+broker that is stopped, are told when all are back.
 
 Promise: what a filter costs does not depend on how many subscribe to it; MQTT 5.0, 4.6.
 """
@@ -14,15 +15,17 @@ from __future__ import annotations
 from typing import Final
 
 from mqttd.broker.broker import Broker
+from mqttd.broker.ground.drawers import Drawer
 from mqttd.broker.routing.abroad import Taken
 from mqttd.mesh.ferry import ROOM, LastingFerry, fails, opened
-from mqttd.mesh.frames import ADD, AT, END, HAVE, REMOVE, STUCK, frame, packed
+from mqttd.mesh.frames import ADD, AT, END, HAVE, REMOVE, STUCK, frame, number_of, packed
 from mqttd.mesh.landing import Control
 from mqttd.mesh.link import Link
 from mqttd.mesh.mesh import Frames, Mesh
 from mqttd.mesh.neighbour import Neighbour
 from mqttd.session.routes.route import Route
 from mqttd.storage.journal import StoreJournal
+from mqttd.types import StoreFull
 
 __all__ = ["UNDER_WAY", "WorkerMesh"]
 
@@ -30,6 +33,8 @@ __all__ = ["UNDER_WAY", "WorkerMesh"]
 UNDER_WAY: Final = "$workers"
 #: Filters of a frame.
 _FILTERS: Final = 500
+#: Rows of what has changed since the links ended: when, and the topic.
+_LEFT: Final = "left "
 
 
 class WorkerMesh(Mesh):
@@ -43,6 +48,9 @@ class WorkerMesh(Mesh):
         #: Those whose store takes nothing, as they have said, and those who were told so of ours.
         self.stuck: set[int] = set()
         self.told: set[int] = set()
+        #: Where it is kept what has changed since the links ended, and whether they have.
+        self.left: Drawer | None = None
+        self.leaves: bool = False
         for other in range(1, count + 1):
             if other != number:
                 ferry = LastingFerry(broker, str(other))
@@ -57,6 +65,30 @@ class WorkerMesh(Mesh):
         start, book = opened(drawer)
         for ferry in self.ferries.values():
             ferry.begin(drawer, start, book)
+        self.recall(drawer)
+
+    def recall(self, drawer: Drawer | None) -> None:
+        """What changed when the links had ended before is told on each that there is now."""
+        self.left = drawer
+        if drawer is None:
+            return
+        for key in drawer.keys(_LEFT):
+            row = drawer.get(key) or b""
+            self.changes.remember(row[8:].decode(), number_of(row))
+            drawer.delete(key)
+
+    def leave(self) -> None:
+        """The links end before the clients do, whose wills may be retained."""
+        self.leaves = True
+
+    def _stamp(self, topic: str) -> int:
+        stamp = super()._stamp(topic)
+        if self.leaves and self.left is not None and not topic.startswith("$SYS/"):
+            try:
+                self.left.put(f"{_LEFT}{stamp}", stamp.to_bytes(8, "big") + topic.encode())
+            except StoreFull:
+                pass  # then it is as one that the others have not heard of
+        return stamp
 
     def introduce(self, neighbour: Neighbour, link: Link) -> None:
         """See `Mesh.introduce`: all filters."""

@@ -114,6 +114,7 @@ class Worker:
 
     def stop(self) -> None:
         """Tell those that are served here over the mesh, then leave it."""
+        self.mesh.leave()
         self.relays.close_all()
         self.broker.perform()
         for stream in list(self.streams.values()):
