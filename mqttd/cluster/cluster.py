@@ -261,10 +261,10 @@ class Cluster:
         """Leave: our keys go with the lease."""
         self.leaving()
         self.broker.perform()
+        self.lines.ends(self.view.absent.held())
         self._unwatch()
         self.streams.stop()
-        left: Deferred[Any] = Deferred.fromCoroutine(self._leave())
-        return left.addErrback(lambda _: None)
+        return Deferred.fromCoroutine(self._leave()).addErrback(lambda _: None)
 
     async def _leave(self) -> None:
         self.owners.lease = 0

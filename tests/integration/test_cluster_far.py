@@ -12,7 +12,7 @@ from tests.support import packets as mq
 from tests.support.client import RawClient
 from tests.support.cut import Line
 from tests.support.etcd import Etcd
-from tests.support.nodes import asked, start_node
+from tests.support.nodes import STAYS, asked, start_node
 from tests.support.servers import free_port
 from tests.support.waiting import until
 
@@ -89,4 +89,36 @@ def test_a_link_on_which_nothing_comes_any_more_is_ended_and_said(
         for node in (a, b):
             node.stop()
             print(node.output[-3000:])
+        line.close()
+
+
+def test_what_waits_for_a_link_is_said_at_the_end(etcd: Etcd, tmp_path: Path) -> None:
+    """It is acknowledged, and in the memory of the node alone: what has QoS 2 comes later."""
+    inner = free_port()
+    line = Line(inner)
+    places = {"bind": f"127.0.0.1:{inner}", "advertise": f"127.0.0.1:{line.port}"}
+    store = {"kind": "sqlite"}
+    b = start_node(tmp_path, etcd, "b", cluster=places, store=store)
+    a = start_node(tmp_path, etcd, "a", store=store)
+    try:
+        assert a.says("node b is linked")
+        reader = RawClient(b.port, mq.V5, deadline=30.0).connect("reader")
+        reader.subscribe("t/#", qos=2)
+        sender = RawClient(a.port, mq.V5).connect("sender", clean=False, props=STAYS)
+        sender.publish("t/1", b"comes", qos=1)
+        assert reader.payloads(1) == [b"comes"]
+        line.whole = False
+        line.cut()
+        assert a.says("the link to node b is gone")
+        for payload in (b"one", b"two"):
+            sender.publish("t/1", payload, qos=1)
+        sender.publish("t/2", b"later", qos=2)
+        a.stop()
+        assert a.says("2 messages that waited here for nodes without a link are lost")
+        line.whole = True
+        a = start_node(tmp_path, etcd, "a", store=store)
+        assert reader.payloads(1) == [b"later"]
+    finally:
+        for node in (a, b):
+            node.stop()
         line.close()

@@ -70,6 +70,12 @@ class Lines:
             text += ", " + _messages(lost) + f" for it {'is' if lost == 1 else 'are'} lost"
         self._emit(lost > 0, text, node=node, lost=lost)
 
+    def ends(self, held: int) -> None:
+        """This node ends, and has so many messages for others in its memory alone."""
+        if held:
+            text = _messages(held) + " that waited here for nodes without a link {are} lost"
+            self.log.error(text, lost=held, are="is" if held == 1 else "are")
+
     def _emit(self, bad: bool, text: str, **fields: object) -> None:
         """A line that is a warning where something is bad."""
         self.log.emit(LogLevel.warn if bad else LogLevel.info, text, **fields)

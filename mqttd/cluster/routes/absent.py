@@ -57,6 +57,12 @@ class Absent:
         node = self.nodes.pop(name, None)
         return 0 if node is None else self.mesh.leave(node)
 
+    def held(self) -> int:
+        """Messages that nodes have not had which there is no link to, and that no store has."""
+        unlinked = [node for node in self.mesh.nodes.values() if node.link is None]
+        nodes = (*unlinked, *self.nodes.values())
+        return sum(1 for node in nodes for _, data in node.ferry.kept if _qos(data))
+
     def back(self, node: Node) -> None:
         """It is there again: what was kept is its own, before anything else."""
         old = self.nodes.pop(node.name, None)
