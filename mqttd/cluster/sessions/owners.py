@@ -452,9 +452,9 @@ class Owners:
         return claimed(self.name, "", user)
 
     def lease_of(self, client_id: str) -> int:
-        """Under which lease it is to say that."""
+        """Under which lease it is to say that; of one on its way here it may be the second."""
         session = self.sessions.get(client_id)
-        stays = self.all_lasts or (session is not None and session.expiry_interval)
+        stays = self.all_lasts or session is None or session.expiry_interval
         return self.home if stays else self.lease
 
     def is_elsewhere(self, client_id: str, owner: str, revision: int) -> None:

@@ -416,3 +416,12 @@ def test_what_outlasts_its_connection_does_so_at_the_node_that_claims_it(
     assert node.claim("alice") is None  # its session comes
     assert node.etcd.read() == ("c", "b", ALICE)
     assert node.etcd.lease() == (HOME if stays else LEASE)
+
+
+def test_what_is_on_its_way_here_outlasts_this_node_when_that_is_a_member_anew(node: Node) -> None:
+    node.etcd.write(KEYS.own("s"), claimed("b", "", ALICE), OTHER)
+    assert node.claim("alice") is None and node.etcd.lease() == HOME
+    done = Deferred.fromCoroutine(node.owners.amends.claim_all(["s"]))
+    node.turn()
+    assert done.result == 0
+    assert node.etcd.read() == ("c", "b", ALICE) and node.etcd.lease() == HOME
