@@ -11,7 +11,7 @@ nothing new to tell, and the others go on; when it has been away for too long it
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from mqttd.pipeline.log.blocks import Block
 from mqttd.pipeline.log.pull import Away, PullError, PullReader
@@ -55,9 +55,17 @@ def _of_cluster(log_id: str) -> bool:
     return not log_id or "=" in log_id
 
 
-def remade(now: str, before: str, nodes: Iterable[str]) -> set[str]:
-    """Those of `nodes` whose log was made anew since `before`."""
+def remade(
+    now: str, before: str, nodes: Iterable[str], ids: Mapping[str, str] | None = None
+) -> set[str]:
+    """Those of `nodes` whose log was made anew since `before`.
+
+    :param ids: of a list of logs, which of them has which node now (`ManyLogs.ids`).
+    """
     others = _others(now, before)
+    if others and ids is not None and not left_out(now, before):
+        known = set(before.split("+"))
+        return {node for node in nodes if ids.get(node) not in known}
     if left_out(now, before):
         return set()
     if not _of_cluster(now) or not all("=" in one for one in others):
@@ -117,6 +125,10 @@ class ManyLogs:
                 found[node] = there
                 self._of[node] = log
         return found
+
+    def ids(self) -> dict[str, str]:
+        """Node -> the id of its log."""
+        return {node: log.log_id for node, log in self._of.items()}
 
     def _bounds(self, log: EventLog) -> dict[str, Bounds]:
         last = self._last.get(log.log_id)

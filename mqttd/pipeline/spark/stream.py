@@ -252,7 +252,7 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(self.log(), ClusterLog) and asked - found.keys():
             log_id, found = self.bounds(everybody=True)
         tasks: list[Task] = []
-        anew = remade(log_id, end["log"], end["nodes"])
+        anew = self._remade(log_id, end)
         if anew:
             self._anew(end, log_id)
             known = start["nodes"] if start["log"] == end["log"] else {}
@@ -342,7 +342,7 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._shorter(gone, begin.keys() - found.keys())
         elif not knows(log_id, start["log"]):
             self._anew(start, log_id)
-            for node in remade(log_id, start["log"], start["nodes"]):
+            for node in self._remade(log_id, start):
                 del begin[node]
         for node in begin.keys() - found.keys():
             text = f"the query has read {begin[node]} of it"
@@ -364,6 +364,12 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
                     f" {first}"
                 )
         return begin
+
+    def _remade(self, log_id: str, before: Offset) -> set[str]:
+        """The nodes whose log was made anew since that offset."""
+        log = self.log()
+        ids = log.ids() if isinstance(log, ManyLogs) and not isinstance(log, ClusterLog) else None
+        return remade(log_id, before["log"], before["nodes"], ids)
 
     def _shorter(self, gone: Set[str], nodes: Set[str]) -> None:
         """A broker that was read is in the list no more; the others are read on."""

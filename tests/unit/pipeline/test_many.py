@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,33 @@ def test_a_stream_goes_on_when_one_joins_and_groups_hear_of_their_own(tmp_path: 
     last = reader.latestOffset(later, reader.getDefaultReadLimit())
     assert rows(reader, reader.partitions(later, last)) == []
     assert last["nodes"] == {"a": 40, "b": 30, "c": 30}
+
+
+@pytest.mark.parametrize("name", ["b", "other"])
+def test_one_that_was_made_anew_is_read_anew_and_no_other(tmp_path: Path, name: str) -> None:
+    """All of the list were: what had been read of the others came twice."""
+    several = fleet(tmp_path, "a", "b", "c")
+    options = {"startingOffsets": "earliest", "events": "message.publish"}
+    reader = stream(Path(several), **options)
+    start = reader.initialOffset()
+    limit = reader.getDefaultReadLimit()
+    end = reader.latestOffset(start, limit)
+    shutil.rmtree(tmp_path / "b")
+    written(tmp_path / "b", 2, node=name)
+    written(tmp_path / "c", 1, node="c")
+    with pytest.raises(DataLoss, match="the event log was made anew"):
+        stream(Path(several), **options).latestOffset(end, limit)
+    reader = stream(Path(several), failOnDataLoss="false", **options)
+    after = reader.latestOffset(end, limit)
+    assert after["nodes"] == {"a": 30, name: 20, "c": 40}
+    wanted = {name: [*range(20)], "c": [*range(30, 40)]}
+    assert by_node(rows(reader, reader.partitions(end, after))) == wanted
+    assert reader.latestOffset(after, limit) == after
+    # A batch that was planned before it was made anew: what is left of it is read.
+    assert by_node(rows(reader, reader.partitions(start, end))) == {
+        "a": [*range(30)],
+        "c": [*range(30)],
+    }
 
 
 def test_names_that_occur_twice_are_told(tmp_path: Path) -> None:
