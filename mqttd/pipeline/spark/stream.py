@@ -240,7 +240,7 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadMaxRows):
             there = {node: ends[node] for node in found}
             for node, end in _limited(begin, there, found, limit.max_rows).items():
-                ends[node] = end if end == there[node] else self._behind_gap(node, end)
+                ends[node] = self._behind_gap(node, end, there[node])
         self._start, self._end = begin, ends
         return _offset(joined(log_id, start["log"]), ends)
 
@@ -285,12 +285,20 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
                 tasks += plan(self.log(), node, first, stop, self.options)
         return tasks
 
-    def _behind_gap(self, node: str, end: int) -> int:
-        """`end`, or if it is in a gap the end of that: one row stands for it."""
+    def _behind_gap(self, node: str, end: int, latest: int) -> int:
+        """`end`, or if that is in a gap or a hole the end of it: one row stands for it."""
+        if end == latest:
+            return end
         for block in self.log().blocks(node, end - 1, end, whole=False):
-            if block.gap:
-                return max(block.end, end)
-        return end
+            return max(block.end, end) if block.gap else end
+        reach = 1
+        while end < latest:
+            behind = self.log().blocks(node, end, min(end + reach, latest), whole=False)
+            if behind:
+                return max(behind[0].base, end)
+            end = min(end + reach, latest)
+            reach *= 16
+        return latest
 
     def _gap(self, node: str, start: int, end: int, why: str, anew: bool = False) -> list[Task]:
         """The task of the row that stands for these events, if there are any and it is wanted."""

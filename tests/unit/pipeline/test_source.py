@@ -460,6 +460,31 @@ def test_a_hole_in_the_log_fails_the_query_or_is_a_row(tmp_path: Path) -> None:
     assert len(some) == 300 - (second - first) + 1
 
 
+@pytest.mark.parametrize("limit", [1, 7, 100])
+@pytest.mark.parametrize("which", [0, 3, -1], ids=["begin", "middle", "end"])
+def test_one_row_stands_for_a_hole_however_small_batches_are(
+    tmp_path: Path, limit: int, which: int
+) -> None:
+    """There was one for each batch that the limit cut out of it."""
+    written(tmp_path, 100, segment_bytes=4000)
+    names = segments_in(str(tmp_path / NODE))
+    first = int(names[which][:20])
+    behind = 1000 if which < 0 else int(names[which + 1][:20])
+    os.unlink(tmp_path / NODE / names[which])
+    reader = stream(tmp_path, startingOffsets="earliest", failOnDataLoss="false")
+    at, found = reader.initialOffset(), []
+    while True:
+        end, some = step(reader, at, limit)
+        found += some
+        if end == at:
+            break
+        at = end
+    gaps = [one["seq"] for one in found if one["event"] == "log.gap"]
+    assert gaps == [first]
+    wanted = [*range(first), *range(behind, 1000)]
+    assert [one["seq"] for one in found if one["event"] != "log.gap"] == wanted
+
+
 @pytest.mark.parametrize("deleted", [False, True], ids=["", "behind what retention took"])
 def test_a_begin_that_retention_has_not_deleted_is_a_hole(tmp_path: Path, deleted: bool) -> None:
     """It read like retention: a batch gave fewer rows without a word."""
