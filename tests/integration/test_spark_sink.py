@@ -172,11 +172,10 @@ def test_a_write_fails_where_a_message_of_it_is_refused(spark: Any, tmp_path: Pa
     """The message was left out, and the write told as done."""
     broker = start(tmp_path, retained={"max_payload": 100, "max_per_user": 1})
 
-    def write(*rows: tuple[str, str, bool]) -> None:
+    def write(*rows: tuple[str, str, bool], **options: str) -> None:
         frame = spark.createDataFrame(rows, "topic STRING, payload STRING, retain BOOLEAN")
-        frame.coalesce(1).write.format("mqttd").option("broker", f"127.0.0.1:{broker.port}").mode(
-            "append"
-        ).save()
+        writer = frame.coalesce(1).write.format("mqttd").options(**options)
+        writer.option("broker", f"127.0.0.1:{broker.port}").mode("append").save()
 
     try:
         with pytest.raises(Exception, match="refused a message to out/2: 101 bytes to be retained"):
@@ -190,6 +189,14 @@ def test_a_write_fails_where_a_message_of_it_is_refused(spark: Any, tmp_path: Pa
         assert told["bytes"] == 0 and told["queries"] == []
         write(("out/1", "g", True))
         assert payloads(tmp_path)[b"g"] == 1
+        # Or what is refused is left out, when it is staged and when it is published.
+        rows = (("out/1", "h" * 101, True), ("out/2", "i", True), ("out/3", "j", False))
+        write(*rows, onRefused="skip")
+        assert payloads(tmp_path)[b"j"] == 1 and not payloads(tmp_path)[b"h" * 101]
+        assert broker.says("1 skipped: refused a message to out/1: 101 bytes to be retained")
+        assert broker.says("1 skipped: refused a message to out/2: Quota exceeded (0x97)")
+        with pytest.raises(Exception, match="onRefused = 'skip': expected delivery = staged"):
+            write(*rows, onRefused="skip", delivery="direct")
     finally:
         broker.stop()
 
