@@ -140,6 +140,26 @@ def test_window_and_queue_keep_their_order_and_ids(connect: Connect, name: str) 
     client.expect_nothing()
 
 
+def test_what_waits_for_a_shared_group_is_another_members_where_its_session_ends(
+    nodes: Nodes, connect: Connect, name: str
+) -> None:
+    """Its client starts afresh at a node where it was not: what waited went to nobody. 4.8.2."""
+    member = connect("a", name, resumed=False)
+    member.subscribe((f"$share/g/{name}", 1), (f"{name}/own", 1))
+    member.close()
+    sender = connect("a", f"{name}-sender")
+    for n in range(AHEAD):
+        sender.publish(name, b"%d" % n, qos=1)
+        sender.publish(f"{name}/own", b"own", qos=1)
+    other = connect("b", f"{name}-other")
+    other.subscribe(f"$share/g/{name}", qos=1)
+    afresh = RawClient(nodes["b"].port, mq.V5).connect(name, clean=True)
+    assert not afresh.resumed
+    assert other.payloads(AHEAD) == [b"%d" % n for n in range(AHEAD)]
+    other.expect_nothing()
+    afresh.close()
+
+
 def test_ids_that_came_with_a_session_are_not_given_again(
     nodes: Nodes, connect: Connect, name: str
 ) -> None:

@@ -8,7 +8,11 @@
 Times are in seconds since 1970, because a monotonic clock means nothing elsewhere. Whoever reads a
 record without its packet ids, as before there were any, sends what was in flight as new.
 
-MQTT 5.0, 4.1: the session state; 4.4: what is sent again keeps its packet id.
+A packet that came through a shared group has DUP and, as its packet id, which of the shared
+subscriptions of the record that is, from 1: so it says itself what of it goes to another member if
+the session ends there, whatever is before it by then. Whoever does not know that sends it as any.
+
+MQTT 5.0, 4.1: the session state; 4.4: what is sent again keeps its packet id; 4.8.2: shared groups.
 """
 
 from __future__ import annotations
@@ -18,11 +22,13 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from mqttd.broker.publish.publishing import Publishing
+from mqttd.broker.routing.shared import Group
 from mqttd.codec import properties as prop
-from mqttd.codec.frame import packet_id_at
+from mqttd.codec.frame import ONE_BYTE, packet_id_at, with_id
 from mqttd.codec.packets import Publish
 from mqttd.codec.parser import parse_packet
 from mqttd.codec.reasons import MqttError
+from mqttd.codec.topic import is_shared, split_shared
 from mqttd.session.ground.message import RELEASED, Delivery, Message
 from mqttd.session.ground.wheel import milliseconds
 from mqttd.session.routes.route import OPTIONS, OWED
@@ -31,7 +37,9 @@ from mqttd.types import ClientInfo, SessionState
 
 __all__ = [
     "Record",
+    "groups_of",
     "leave",
+    "numbers_of",
     "packet_of",
     "queue_more",
     "queue_of",
@@ -44,6 +52,8 @@ __all__ = [
 _VERSION: Final = 1
 #: As many as there are: those that a session has were within its limit where it comes from.
 _PACKET_IDS: Final = 65_535
+#: The flag of one that came through a shared group.
+_DUP: Final = 8
 #: Bytes of a packet that is not read before it is queued.
 _LARGE: Final = 4096
 #: Stands for a QoS 2 message of which only the id is left.
@@ -117,10 +127,12 @@ def queue_of(broker: Publishing, session: Session, ends: bool = False) -> list[b
     ends: the session ends here, and with it what has expired, which counts as dropped then.
     """
     now = broker.now
-    packets = [packet_of(broker, delivery, now) for delivery in session.pending_in_flight()]
+    numbers = numbers_of(session)
+    flying = session.pending_in_flight()
+    packets = [packet_of(broker, delivery, now, numbers) for delivery in flying]
     for delivery in session.each_queued():
         if not delivery.expires_at or delivery.expires_at > now:
-            packets.append(packet_of(broker, delivery, now))
+            packets.append(packet_of(broker, delivery, now, numbers))
         elif ends:
             session.drop(delivery, "expired")
     return packets
@@ -135,8 +147,42 @@ def leave(session: Session) -> tuple[bytes, ...]:
     return queue
 
 
-def packet_of(broker: Publishing, delivery: Delivery, now: int) -> bytes:
-    """A delivery as a packet of MQTT 5.0, as of `now`: its bytes, where they are one."""
+def _shared(session: Session) -> list[str]:
+    """Its shared subscriptions, in the order of its record."""
+    return [each for each in session.subscriptions or () if is_shared(each)]
+
+
+def numbers_of(session: Session) -> dict[tuple[str | None, str], int]:
+    """Name and filter of the shared groups of a session, as they are numbered in its packets."""
+    return {split_shared(each): at for at, each in enumerate(_shared(session), 1)}
+
+
+def groups_of(broker: Publishing, session: Session) -> list[Group | None]:
+    """These groups, the first of them of number 1."""
+    return [broker.router.groups.get(each) for each in _shared(session)]
+
+
+def packet_of(
+    broker: Publishing,
+    delivery: Delivery,
+    now: int,
+    numbers: dict[tuple[str | None, str], int],
+) -> bytes:
+    """A delivery as a packet of MQTT 5.0, as of `now`: its bytes, where they are one.
+
+    numbers: see `numbers_of`.
+    """
+    wire = _wire_of(broker, delivery, now)
+    group = delivery.group
+    if not isinstance(group, Group) or not delivery.qos:
+        return wire
+    number = numbers.get((group.name, group.topic_filter), 0)
+    if not 0 < number <= _PACKET_IDS:
+        return wire  # the client has left that group
+    return ONE_BYTE[wire[0] | _DUP] + with_id(wire, packet_id_at(wire), number)[1:]
+
+
+def _wire_of(broker: Publishing, delivery: Delivery, now: int) -> bytes:
     if delivery.v5 and (not delivery.expires_at or delivery.expiry_at):
         if not delivery.qos or delivery.packet_id:
             return delivery.fresh(True, now).wire
@@ -161,7 +207,8 @@ def restore(broker: Publishing, client_id: str, state: SessionState, record: Rec
         session.server.journal.dated(session.owner, seconds - max(age, away, 0))
     subscribe_all(broker, session, record)
     late = milliseconds(max(seconds - record.written_at, 0))
-    rest = _put_in_flight(broker, session, state.queue, record.window, late)
+    groups = groups_of(broker, session)
+    rest = _put_in_flight(broker, session, state.queue, record.window, late, groups)
     for packet_id in record.incoming:
         session.await_release(packet_id, _PACKET_IDS)
     queue_more(broker, session, state.queue[rest:], late, state.read[rest:])
@@ -192,10 +239,11 @@ def queue_more(
 
     known: of the first of them, what `read_packets` has made.
     """
+    groups = groups_of(broker, session)
     for at in range(len(packets)):
         delivery = known[at] if at < len(known) else None
         if not isinstance(delivery, Delivery):
-            delivery = _read(broker, packets[at], late)
+            delivery = _read(broker, packets[at], late, groups)
         if delivery is None:
             continue
         if delivery.expires_at and delivery.expires_at <= broker.now:
@@ -205,15 +253,19 @@ def queue_more(
 
 
 def read_packets(
-    broker: Publishing, packets: Sequence[bytes], written_at: int
+    broker: Publishing, packets: Sequence[bytes], written_at: int, groups: Sequence[Group | None]
 ) -> list[Delivery | None]:
     """What the packets of a queue say that was written then; None: that is read when it is queued.
+
+    groups: see `groups_of`.
 
     That is most of the work of a session that is entered, and of a long queue too much for a turn.
     Of a large one there would be a copy, where it expires.
     """
     late = milliseconds(max(broker.clock() // 1_000_000 - written_at, 0))
-    return [_read(broker, packet, late) if len(packet) <= _LARGE else None for packet in packets]
+    return [
+        _read(broker, packet, late, groups) if len(packet) <= _LARGE else None for packet in packets
+    ]
 
 
 def _put_in_flight(
@@ -222,6 +274,7 @@ def _put_in_flight(
     packets: Sequence[bytes],
     window: list[int],
     late: int,
+    groups: Sequence[Group | None],
 ) -> int:
     """Have the packets that were sent in flight again, under their ids; returns how many."""
     at = 0
@@ -230,21 +283,25 @@ def _put_in_flight(
             session.put_inflight(-packet_id, _RELEASES)
             session.release(-packet_id)
         elif at < len(packets):
-            delivery = _read(broker, packets[at], late)
+            delivery = _read(broker, packets[at], late, groups)
             at += 1
             if delivery is not None:
                 session.put_inflight(packet_id, delivery)
     return at
 
 
-def _read(broker: Publishing, packet: bytes, late: int) -> Delivery | None:
+def _read(
+    broker: Publishing, packet: bytes, late: int, groups: Sequence[Group | None]
+) -> Delivery | None:
     try:
-        return _delivery(broker, packet, late)
+        return _delivery(broker, packet, late, groups)
     except (MqttError, IndexError):
         return None
 
 
-def _delivery(broker: Publishing, wire: bytes, late: int) -> Delivery | None:
+def _delivery(
+    broker: Publishing, wire: bytes, late: int, groups: Sequence[Group | None]
+) -> Delivery | None:
     """A packet as a delivery, None if it is no PUBLISH; what has expired, as from now.
 
     Raises MqttError and IndexError for bytes that are no packet.
@@ -264,11 +321,15 @@ def _delivery(broker: Publishing, wire: bytes, late: int) -> Delivery | None:
     identifiers: list[int] | None = None
     if isinstance(named, list):
         identifiers = [number for number in named if isinstance(number, int)]
-    if not expires_at and not packet.dup:
+    group = groups[packet.packet_id - 1] if packet.dup and packet.packet_id <= len(groups) else None
+    if not expires_at:
+        if packet.dup:
+            wire = ONE_BYTE[wire[0] ^ _DUP] + wire[1:]
         # Named when somebody asks: a store takes the bytes as they are, and no copy of them.
         id_at = packet_id_at(wire) if packet.qos else 0
         made = Delivery(wire, packet.qos, True, packet.packet_id, id_at, "")
         made.identifiers = identifiers
+        made.group = group
         return made
     message = Message(
         broker.next_message_id(),
@@ -283,4 +344,5 @@ def _delivery(broker: Publishing, wire: bytes, late: int) -> Delivery | None:
     )
     made = Delivery.of(message, packet.qos, packet.retain, True, identifiers, broker.now)
     made.message = None
+    made.group = group
     return made

@@ -20,7 +20,8 @@ from typing import Any, Final
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
-from mqttd.broker.sessions.records import queue_more, read_packets
+from mqttd.broker.routing.shared import Group
+from mqttd.broker.sessions.records import groups_of, queue_more, read_packets
 from mqttd.cluster.etcd.client import EtcdError
 from mqttd.cluster.links.nodes import Node
 from mqttd.cluster.sessions.catcher import Catcher
@@ -52,9 +53,11 @@ class _Coming:
         self.state: SessionState | None = None
         #: What has come of its queue behind that.
         self.more: list[bytes] = []
-        #: What its packets say, as far as they have been read, and when they were written.
+        #: What its packets say, as far as they have been read, when they were written, and the
+        #: shared groups that they may name.
         self.read: list[object] = []
         self.written_at = 0
+        self.groups: list[Group | None] = []
         self.catcher: Catcher | None = None
         #: What our own store keeps of it, where it was to leave this node and is back.
         self.remains: Remains | None = None
@@ -268,6 +271,7 @@ class Arrivals:
         comes.late = None
         comes.state, comes.more, comes.catcher = state, [], catcher
         comes.read, comes.written_at = [], written_at(state)
+        comes.groups = [] if catcher is None else groups_of(self.transit.broker, catcher)
         comes.again, comes.known, comes.has_tail = False, -1, False
         comes.sending = sending_of(state.record)
         if before is not None:
@@ -373,7 +377,8 @@ class Arrivals:
     def _read(self, comes: _Coming, packets: Sequence[bytes]) -> None:
         """Read what has come now: to read all of a long queue takes more than a turn has."""
         if comes.written_at:
-            comes.read += read_packets(self.transit.broker, packets, comes.written_at)
+            broker = self.transit.broker
+            comes.read += read_packets(broker, packets, comes.written_at, comes.groups)
 
     def _complete(self, client_id: str, comes: _Coming) -> None:
         """Go on, if nothing can come any more that the old node has caught."""

@@ -19,7 +19,7 @@ from typing import Final, overload
 import msgspec
 
 from mqttd.broker.publish.publishing import Publishing
-from mqttd.broker.sessions.records import packet_of
+from mqttd.broker.sessions.records import numbers_of, packet_of
 from mqttd.session.ground.message import entry_wire
 from mqttd.session.session import Session
 from mqttd.types import SessionState
@@ -69,6 +69,8 @@ class Packets(_Waiting):
         self.session = session
         #: Its record was written then: what is left of a message's expiry is told as of that.
         self.now = broker.now
+        #: Of its shared groups, which it is about to leave.
+        self._groups = numbers_of(session)
         self._flying = session.pending_in_flight()
         mqueue = session.mqueue
         self._entries: list[object] = [] if mqueue is None else mqueue.items()
@@ -89,15 +91,15 @@ class Packets(_Waiting):
 
     def made(self, start: int, end: int) -> list[bytes]:
         """See `_Waiting.made`."""
-        broker, now = self.broker, self.now
-        found = [packet_of(broker, delivery, now) for delivery in self._flying[start:end]]
+        broker, now, groups = self.broker, self.now, self._groups
+        found = [packet_of(broker, delivery, now, groups) for delivery in self._flying[start:end]]
         first = max(start - len(self._flying), 0)
         end = max(end - len(self._flying), first)
         packets = [b""] * (end - first)
         whole = self.session.whole(self._entries[first:end], self._numbers[first:end])
         for at, delivery in whole:
             if not delivery.expires_at or delivery.expires_at > now:
-                packets[at] = packet_of(broker, delivery, now)
+                packets[at] = packet_of(broker, delivery, now, groups)
             else:
                 self._entries[first + at] = None  # it is counted once
                 self.session.drop(delivery, "expired")

@@ -651,3 +651,33 @@ def test_who_is_taken_over_by_another_process_is_away_since_then() -> None:
     assert there.session("c") is not None
     there.advance(2_000)
     assert there.session("c") is None
+
+
+@pytest.mark.parametrize("ends", ["clean", "later"])
+def test_what_came_through_a_shared_group_goes_to_another_member_wherever_it_ends(
+    ends: str,
+) -> None:
+    """In flight and queued, QoS 1 and 2, but for a QoS 2 message that was sent. 4.8.2."""
+    here, there = pair()
+    member = begin(here, "c")
+    member.send(Subscribe(1, [Subscription("$share/g/s/+", 2), Subscription("s/3", 1)]))
+    publisher = begin(here, "p")
+    for n in range(1, 3):
+        publisher.send(Publish(f"s/{n}", b"sent", n, packet_id=n))
+    member.drop()
+    for n in range(1, 5):
+        publisher.send(Publish(f"s/{n}", b"queued", 1 + n % 2, packet_id=10 + n))
+    other = begin(there, "other")
+    other.send(Subscribe(1, [Subscription("$share/g/s/+", 2)]))
+    other.take()
+    comes = begin(there, "c", clean=ends == "clean")
+    queued = [1, 2, 3, 4]
+    if ends == "later":
+        assert len(comes.published()) == 7
+        comes.drop()
+        queued = [2, 4]  # the others are of QoS 2, and have been sent by now
+        there.advance(3_601_000)
+    else:
+        assert comes.published() == []
+    found = [(each.topic, each.payload) for each in other.published()]
+    assert found == [("s/1", b"sent"), *((f"s/{n}", b"queued") for n in queued)]

@@ -117,7 +117,17 @@ def test_a_queue_is_given_as_the_bytes_that_are_there_or_as_what_they_say(
     before = told(packets)
     assert told(queue_of(other.broker, again)) == before
     # A store takes the bytes of all that does not expire, and no copy of them.
-    assert all(each.bare() or (each.expires_at and not each.message) for each in again.queued())
+    assert all(
+        each.bare() or ((each.expires_at or each.group) and not each.message)
+        for each in again.queued()
+    )
+    marked = [parsed(wire).dup for wire in packets]
+    queue = itertools.chain(again.pending_in_flight(), again.queued())
+    assert [each.group is not None for each in queue] == marked
+    if group and not kept:
+        assert marked == [parsed(wire).qos > 0 for wire in packets]
+    else:
+        assert group or not any(marked)
     if store is not None:
         store.base.close()
 
