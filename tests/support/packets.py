@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 __all__ = [
+    "Cursor",
     "Packet",
     "Will",
     "WireError",
@@ -394,8 +395,8 @@ class Packet:
         return [value for i, value in self.props if i == identifier]
 
 
-class _Cursor:
-    """Reads fields off a body; running past the end is a WireError."""
+class Cursor:
+    """Reads fields off the body of a packet of that name; what cannot be read is a WireError."""
 
     def __init__(self, data: bytes, name: str) -> None:
         self.data = data
@@ -460,11 +461,12 @@ class _Cursor:
                 many or all(identifier != i for i, _ in found),
                 f"property 0x{identifier:02x} is there twice",
             )
-            found.append((identifier, self._value(kind)))
+            found.append((identifier, self.value(kind)))
         self.check(self.pos == end, "property runs past the property length")
         return found
 
-    def _value(self, kind: str) -> Any:
+    def value(self, kind: str) -> Any:
+        """The value of a property of this wire type."""
         if kind == "pair":
             return (self.utf8(), self.utf8())
         if kind == "utf8":
@@ -494,7 +496,7 @@ async def receive(reader: StreamReader, version: int = V5) -> Packet:
 def read(first: int, body: bytes, version: int) -> Packet:
     """Take a broker's packet apart. Raises WireError for anything a broker may not send."""
     kind, flags = first >> 4, first & 0x0F
-    cursor = _Cursor(body, NAMES[kind] if kind else "type 0")
+    cursor = Cursor(body, NAMES[kind] if kind else "type 0")
     packet = Packet(kind, bytes([first]) + varint(len(body)) + body)
     cursor.check(
         kind in (CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBACK, UNSUBACK, PINGRESP)
@@ -518,7 +520,7 @@ def read(first: int, body: bytes, version: int) -> Packet:
     return packet
 
 
-def _read_publish(cursor: _Cursor, packet: Packet, flags: int, version: int) -> None:
+def _read_publish(cursor: Cursor, packet: Packet, flags: int, version: int) -> None:
     packet.dup, packet.qos, packet.retain = bool(flags & 8), flags >> 1 & 3, bool(flags & 1)
     cursor.check(packet.qos < 3, "QoS 3")
     cursor.check(packet.qos > 0 or not packet.dup, "DUP with QoS 0")
@@ -535,7 +537,7 @@ def _read_publish(cursor: _Cursor, packet: Packet, flags: int, version: int) -> 
     packet.payload = cursor.take(cursor.left)
 
 
-def _read_connack(cursor: _Cursor, packet: Packet, version: int) -> None:
+def _read_connack(cursor: Cursor, packet: Packet, version: int) -> None:
     acknowledge = cursor.number(1)
     cursor.check(acknowledge in (0, 1), "reserved acknowledge flags are set")
     packet.session_present = bool(acknowledge)
@@ -548,7 +550,7 @@ def _read_connack(cursor: _Cursor, packet: Packet, version: int) -> None:
     cursor.check(not (packet.reason and packet.session_present), "refusal with session present")
 
 
-def _read_ack(cursor: _Cursor, packet: Packet, version: int) -> None:
+def _read_ack(cursor: Cursor, packet: Packet, version: int) -> None:
     packet.packet_id = cursor.number(2)
     cursor.check(packet.packet_id > 0, "packet id 0")
     if version == V5 and cursor.left:
@@ -558,7 +560,7 @@ def _read_ack(cursor: _Cursor, packet: Packet, version: int) -> None:
             packet.props = cursor.properties(packet.type)
 
 
-def _read_codes(cursor: _Cursor, packet: Packet, version: int) -> None:
+def _read_codes(cursor: Cursor, packet: Packet, version: int) -> None:
     packet.packet_id = cursor.number(2)
     cursor.check(packet.packet_id > 0, "packet id 0")
     if version == V5:
@@ -571,7 +573,7 @@ def _read_codes(cursor: _Cursor, packet: Packet, version: int) -> None:
     cursor.check(set(packet.reasons) <= allowed, f"reason codes {packet.reasons}")
 
 
-def _read_reason(cursor: _Cursor, packet: Packet) -> None:
+def _read_reason(cursor: Cursor, packet: Packet) -> None:
     if cursor.left:
         packet.reason = cursor.number(1)
         cursor.check(packet.reason in REASONS[packet.type], f"reason 0x{packet.reason:02x}")

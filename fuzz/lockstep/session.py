@@ -1,0 +1,238 @@
+"""The model's Session State (4.1), and what its client is sent of it while it is connected.
+
+Messages of QoS 1 and 2 go out through a window (4.9), each with the next free packet id, behind
+what is sent again after a reconnection (4.4) and before retained messages of a new subscription
+that had no room at SUBACK. None is ever dropped for want of room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from fuzz.lockstep.reading import Message, Will
+from tests.support import packets as mq
+
+if TYPE_CHECKING:
+    from fuzz.lockstep.model import Connection
+
+__all__ = ["MAX_INFLIGHT", "Outgoing", "Replay", "Session", "Subscription"]
+
+#: mqttd's `session.max_inflight`, the most that a Receive Maximum gives.
+MAX_INFLIGHT: Final = 100
+
+
+@dataclass
+class Subscription:
+    """Options and identifier of a subscription (3.8.3.1)."""
+
+    options: int
+    identifier: int
+
+    @property
+    def qos(self) -> int:
+        """Maximum QoS."""
+        return self.options & 3
+
+    @property
+    def no_local(self) -> bool:
+        """Nothing of what this client publishes comes back."""
+        return bool(self.options & 4)
+
+    @property
+    def retain_as_published(self) -> bool:
+        """RETAIN stays as it was."""
+        return bool(self.options & 8)
+
+    @property
+    def retain_handling(self) -> int:
+        """Whether retained messages come: 0 always, 1 if it is new, 2 never."""
+        return self.options >> 4 & 3
+
+
+@dataclass
+class Outgoing:
+    """A message that has a packet id, until it is acknowledged."""
+
+    message: Message
+    #: PUBREC came: it is PUBREL that is sent again.
+    received: bool = False
+
+
+@dataclass
+class Replay:
+    """Retained messages of a subscription that are still to come, by topic."""
+
+    qos: int
+    messages: dict[str, Message]
+
+
+class Session:
+    """One session; `connection` is None while its client is away."""
+
+    def __init__(self, client_id: str, clock: Callable[[], float]) -> None:
+        self.client_id = client_id
+        self.clock = clock
+        self.connection: Connection | None = None
+        self.subscriptions: dict[str, Subscription] = {}
+        #: Sent and not acknowledged, by packet id, in the order of the first sending.
+        self.unacked: dict[int, Outgoing] = {}
+        #: Packet ids of QoS 2 messages that came and were not released.
+        self.received: set[int] = set()
+        self.queue: list[Message] = []
+        self.replays: dict[str, Replay] = {}
+        self.last_id = 0
+        #: Session Expiry Interval, and since when the client is away.
+        self.expiry = 0
+        self.gone_at = 0.0
+        #: A will that waits for its delay, and when it is due.
+        self.will: Will | None = None
+        self.will_at: float | None = None
+        #: Packet ids used on this connection, and those to be sent again (4.4).
+        self.sent: set[int] = set()
+        self.again: list[int] = []
+        #: What comes next is not for the model to say: retained messages wait for the window, and
+        #: the order of topics among them is nobody's rule.
+        self.unsure = False
+
+    def resume(self, connection: Connection) -> None:
+        """The client is there: what it has not acknowledged comes again, then what waits."""
+        self.connection = connection
+        self.sent = set()
+        # PUBRELs take no room in the window, and go at once.
+        self.again = sorted(
+            self.unacked, key=lambda packet_id: not self.unacked[packet_id].received
+        )
+        self.send()
+
+    # -- towards the client --------------------------------------------------------------------
+
+    def deliver(self, message: Message) -> None:
+        """A message for this session, its QoS, RETAIN and identifiers as they are sent.
+
+        What is retained of its topic and still to come goes before it (4.6). At QoS 0 it reaches
+        a client that is there (`mqueue.store_qos0` is false).
+        """
+        for replay in self.replays.values():
+            if message.topic in replay.messages:
+                self.put(replay.messages.pop(message.topic))
+        self.put(message)
+
+    def put(self, message: Message) -> None:
+        """Send it, or let it wait for the window."""
+        if message.qos:
+            self.queue.append(message)
+            self.send()
+        elif self.connection and not self.expired(message):
+            self.write(message, 0)
+
+    def send(self) -> None:
+        """Whatever the window has room for (4.9)."""
+        if self.connection is None:
+            return
+        while self.again and (self.has_room() or self.is_released(self.again[0])):
+            self.send_again(self.again.pop(0))
+        while self.queue and self.has_room() and not self.again:
+            message = self.queue.pop(0)
+            if self.expired(message):
+                continue
+            packet_id = self.next_id()
+            if self.write(message, packet_id):
+                self.unacked[packet_id] = Outgoing(message)
+                self.sent.add(packet_id)
+        while self.replays and not self.queue and not self.again:
+            topic_filter, replay = next(iter(self.replays.items()))
+            if replay.messages and replay.qos and not self.has_room():
+                self.unsure |= len(replay.messages) > 1
+                return
+            if not replay.messages:
+                del self.replays[topic_filter]
+                continue
+            topic = next(iter(replay.messages))
+            self.put(replay.messages.pop(topic))
+
+    def send_again(self, packet_id: int) -> None:
+        """What was not acknowledged: PUBREL, or the message with DUP (4.4)."""
+        outgoing = self.unacked.get(packet_id)
+        assert self.connection is not None
+        if outgoing is None:
+            return
+        self.sent.add(packet_id)
+        if outgoing.received:
+            self.connection.write(mq.pubrel(packet_id, self.connection.version))
+        elif self.expired(outgoing.message) or not self.write(
+            outgoing.message, packet_id, dup=True
+        ):
+            del self.unacked[packet_id]
+            self.sent.discard(packet_id)
+
+    def write(self, message: Message, packet_id: int, dup: bool = False) -> bool:
+        """A PUBLISH to the client; False where it is longer than that takes (MQTT-3.1.2-24)."""
+        connection = self.connection
+        assert connection is not None
+        left = 0 if message.until is None else int(message.until - self.clock())
+        props = [(i, left if i == mq.MESSAGE_EXPIRY else value) for i, value in message.props]
+        props += [(mq.SUBSCRIPTION_ID, identifier) for identifier in message.identifiers]
+        return connection.write(
+            mq.publish(
+                message.topic,
+                message.payload,
+                message.qos,
+                packet_id,
+                version=connection.version,
+                retain=message.retain,
+                dup=dup,
+                props=props,
+            )
+        )
+
+    def has_room(self) -> bool:
+        """Whether one more may be unacknowledged on this connection."""
+        assert self.connection is not None
+        return len(self.sent) < self.connection.window
+
+    def is_released(self, packet_id: int) -> bool:
+        """Whether only PUBREL is to be sent again."""
+        return packet_id not in self.unacked or self.unacked[packet_id].received
+
+    def next_id(self) -> int:
+        """The next packet id that is not in use (2.2.1)."""
+        while True:
+            self.last_id = self.last_id % 65535 + 1
+            if self.last_id not in self.unacked:
+                return self.last_id
+
+    def expired(self, message: Message) -> bool:
+        """Whether its Message Expiry Interval has passed (3.3.2.3.3)."""
+        return message.until is not None and self.clock() >= message.until
+
+    # -- from the client -----------------------------------------------------------------------
+
+    def outgoing(self, packet_id: int) -> Outgoing | None:
+        """What an acknowledgement on this connection is of."""
+        return self.unacked.get(packet_id) if packet_id in self.sent else None
+
+    def done(self, packet_id: int) -> None:
+        """A message is acknowledged; the next ones follow."""
+        del self.unacked[packet_id]
+        self.sent.discard(packet_id)
+        self.send()
+
+    def replay(
+        self, topic_filter: str, subscription: Subscription, messages: list[Message]
+    ) -> None:
+        """Retained messages for a subscription that was just made (3.3.1.3)."""
+        mine = {
+            message.topic: replace(
+                message,
+                qos=min(message.qos, subscription.qos),
+                retain=True,
+                identifiers=[subscription.identifier] if subscription.identifier else [],
+            )
+            for message in messages
+            if not self.expired(message)
+            and not (subscription.no_local and message.source == self.client_id)
+        }
+        self.replays.pop(topic_filter, None)
+        self.replays[topic_filter] = Replay(subscription.qos, mine)
