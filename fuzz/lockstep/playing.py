@@ -167,9 +167,16 @@ class ModelStage(Stage):
 class BrokerStage(Stage):
     """At a broker."""
 
-    def __init__(self, clients: int, names: Names, address: Callable[[], tuple[str, int]]) -> None:
+    def __init__(
+        self,
+        clients: int,
+        names: Names,
+        address: Callable[[], tuple[str, int]],
+        patience: float = DEADLINE,
+    ) -> None:
         super().__init__(clients, names)
         self.address = address
+        self.patience = patience
 
     def dial(self) -> socket.socket:
         """See `Stage`."""
@@ -204,8 +211,8 @@ class BrokerStage(Stage):
             before = now
 
     def read_until(self, waiting: Callable[[], list[Client]], clients: Many[Client]) -> None:
-        """Have these read until none of them waits, or `DEADLINE` has passed."""
-        patience = Patience(DEADLINE)
+        """Have these read until none of them waits, or patience is at its end."""
+        patience = Patience(self.patience)
         while waiting() and patience.left():
             there = {client.raw.sock: client for client in clients if client.raw is not None}
             for sock in select.select(list(there), [], [], 0.1)[0]:
@@ -238,6 +245,8 @@ class Duel:
 
     sequence: Sequence
     address: Callable[[], tuple[str, int]]
+    #: Seconds for what should come.
+    patience: float = DEADLINE
     difference: Difference | None = None
     at: int = 0
     #: What was done and seen: step, the model's sight, the broker's.
@@ -246,7 +255,7 @@ class Duel:
     def __post_init__(self) -> None:
         names = Names(token_hex(6))
         self.model = ModelStage(self.sequence.clients, names)
-        self.broker = BrokerStage(self.sequence.clients, names, self.address)
+        self.broker = BrokerStage(self.sequence.clients, names, self.address, self.patience)
 
     @property
     def waits(self) -> bool:

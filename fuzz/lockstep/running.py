@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from secrets import token_hex
+from typing import Final
 
+from fuzz.lockstep.clients import DEADLINE
 from fuzz.lockstep.homes import Home
 from fuzz.lockstep.playing import BrokerStage, Difference, Duel
 from fuzz.lockstep.reducing import AT_ONCE, reduce
 from fuzz.lockstep.steps import Kill, Sequence
 from fuzz.lockstep.writing import Names
 
-__all__ = ["AT_ONCE", "play", "reduced", "report"]
+__all__ = ["AT_ONCE", "BRIEFLY", "play", "reduced", "report"]
 
 
-def play(sequences: Iterable[Sequence], home: Home) -> list[Duel]:
+#: Seconds that a sequence which is known to differ waits for what does not come.
+BRIEFLY: Final = 0.5
+
+
+def play(sequences: Iterable[Sequence], home: Home, patience: float = DEADLINE) -> list[Duel]:
     """Play these at the same time, at most `AT_ONCE`; those with a kill have it in common."""
-    duels = [Duel(sequence, home.address) for sequence in sequences]
+    duels = [Duel(sequence, home.address, patience) for sequence in sequences]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         list(pool.map(Duel.play, duels))
         waiting = [duel for duel in duels if duel.waits]
@@ -35,7 +41,7 @@ def reduced(sequence: Sequence, found: Difference, home: Home, seconds: float) -
     def shows(candidates: list[Sequence]) -> list[bool]:
         answers = []
         for begin in range(0, len(candidates), AT_ONCE):
-            duels = play(candidates[begin : begin + AT_ONCE], home)
+            duels = play(candidates[begin : begin + AT_ONCE], home, BRIEFLY)
             answers += [d.difference is not None and d.difference.kind == found.kind for d in duels]
         return answers
 
