@@ -208,7 +208,8 @@ class Sending(Kept):
         """Send bytes; with `qos` 2 when what they say is kept, and where `Journal.bind` says so.
 
         A restart would deliver a QoS 2 message twice if it had forgotten under which id it went.
-        What is sent at QoS 0 later may not wait behind others, and waits for nothing itself.
+        What is sent at QoS 0 waits for nothing itself, but behind others that wait: retained
+        messages behind SUBACK. Then what is new goes behind it (MQTT-4.6.0-5).
         """
         journal = self.server.journal
         if self.owner and (
@@ -216,8 +217,20 @@ class Sending(Kept):
             or (journal.holding and (journal.holds(channel) or (journal.once and qos == 1)))
         ):
             journal.hold(channel, data)
+            if not qos:
+                channel.special = True
         else:
             channel.send(data)
+
+    def see_apart(self, channel: Connection) -> None:
+        """See whether what is new still goes one by one on this connection."""
+        journal = self.server.journal
+        channel.special = (
+            channel.apart()
+            or self.replays is not None
+            or (self.mqueue is not None and self.mqueue.qos0 > 0)
+            or (self.owner != 0 and journal.holding and journal.holds(channel))
+        )
 
     def _send_apart(self, channel: Connection, delivery: Delivery, packet_id: int) -> None:
         """Another version, an expiry to count down, a topic alias, a packet size limit."""
@@ -236,6 +249,7 @@ class Sending(Kept):
         if not channel.special:
             self._send_as(channel, delivery, packet_id, delivery)
             return
+        self.see_apart(channel)
         wire = channel.shorten(wire, self.max_packet)
         inflight = self.inflight
         if packet_id == 0 or (inflight is not None and packet_id in inflight):
@@ -278,6 +292,7 @@ class Sending(Kept):
             self.drop(delivery, "slow_consumer")
             return
         if channel.special:
+            self.see_apart(channel)
             wire = channel.shorten(wire, self.max_packet)
         self.send_kept(channel, wire, 0)
         self._sent(delivery)

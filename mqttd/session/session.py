@@ -223,7 +223,7 @@ class Session(Sending):
                         self.fetch(mqueue)  # and then this goes on
                         return
                     self.mqueue = None
-                    channel.special = channel.apart() or self.replays is not None
+                    self.see_apart(channel)
                     break
                 if isinstance(entry, Delivery) and entry.expires_at and entry.expires_at <= now:
                     if self._has_had_enough(0):
@@ -422,8 +422,8 @@ class Session(Sending):
                 return
         if not replays:
             self.replays = None
-            if self.channel is channel and (self.mqueue is None or not self.mqueue.qos0):
-                channel.special = channel.apart()
+            if self.channel is channel:
+                self.see_apart(channel)
 
     def _end_replay(self, replays: dict[str, Replay], replay: Replay) -> None:
         if replays.pop(replay.topic_filter, None) is not None:

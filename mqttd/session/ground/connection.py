@@ -158,7 +158,7 @@ class Connection(Timer):
         #: Something waits for the output to empty: call `drained`.
         self.thirsty: bool = False
         #: Deliveries go one by one: the client allows topic aliases (`shorten`), its names are
-        #: mounted, or queued QoS 0 messages go first.
+        #: mounted, or QoS 0 messages that wait go first.
         self.special: bool = False
         #: The rate of its output is limited.
         self.paced: bool = False

@@ -24,6 +24,7 @@ from mqttd.codec.packets import (
     Publish,
     Pubrec,
     Pubrel,
+    Suback,
     Subscribe,
     Subscription,
     Will,
@@ -271,6 +272,42 @@ def test_a_qos_2_delivery_goes_out_when_it_is_known_under_which_id(kept: Kept) -
     assert subscriber.take() == []
     kept.write()
     assert kinds(subscriber.take()) == [Pubrel]
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_what_is_new_at_qos_0_goes_behind_what_is_retained_of_its_topic(
+    kept: Kept, fast: bool
+) -> None:
+    """That waits behind SUBACK until it is written (MQTT-4.6.0-5)."""
+    publisher = kept.client("publisher", kept=False)
+    publisher.send(Publish("t", b"old", 0, True))
+    subscriber = kept.client("subscriber", kept=True)
+    subscriber.take()
+    subscriber.send(Subscribe(1, [Subscription("t", 1, retain_as_published=not fast)]))
+    publisher.send(Publish("t", b"new", 0))
+    publisher.send(Publish("t", b"newer", 0))
+    assert subscriber.take() == []
+    kept.settle()
+    suback, *messages = subscriber.take()
+    assert isinstance(suback, Suback)
+    assert [m.payload for m in messages if isinstance(m, Publish)] == [b"old", b"new", b"newer"]
+    # And then nothing waits any more, nor goes one by one.
+    publisher.send(Publish("t", b"newest", 0))
+    assert [m.payload for m in subscriber.published()] == [b"newest"]
+    assert subscriber.channel.special is False
+
+
+def test_other_options_of_a_subscription_turn_nothing_round(kept: Kept) -> None:
+    """What went one by one, and waits behind SUBACK, is not overtaken by what goes as it came."""
+    publisher = kept.client("publisher", kept=False)
+    subscriber = kept.client("subscriber", kept=True)
+    subscriber.take()
+    subscriber.send(Subscribe(1, [Subscription("t", 0, retain_as_published=True)]))
+    publisher.send(Publish("t", b"one", 0))
+    subscriber.send(Subscribe(2, [Subscription("t", 0)]))
+    publisher.send(Publish("t", b"two", 0))
+    kept.settle()
+    assert [m.payload for m in subscriber.published()] == [b"one", b"two"]
 
 
 def test_a_retained_message_is_waited_for(kept: Kept) -> None:
