@@ -239,7 +239,8 @@ class _Generator:
         will = None
         if self.chance(profile.wills) and not self.kill:
             will = self.will(version)
-        packet = Connect(version, client_id, self.chance(0.3), props, will, by_hand)
+        clean = self.chance(0.1 if profile.narrow else 0.3)
+        packet = Connect(version, client_id, clean, props, will, by_hand)
         self.connected[client] = True
         self.client_ids[client] = client_id
         self.aliases[client] = set()
@@ -255,8 +256,9 @@ class _Generator:
         expiry = rnd.choice(seldom if profile.short_time else often)
         if expiry is not None:
             props.append((mq.SESSION_EXPIRY, expiry))
-        if self.chance(0.6 if by_hand else 0.15):
-            props.append((mq.RECEIVE_MAXIMUM, rnd.choice([1, 1, 2, 3, 65535])))
+        if profile.narrow or self.chance(0.6 if by_hand else 0.15):
+            windows = [1, 1, 2] if profile.narrow else [1, 1, 2, 3, 65535]
+            props.append((mq.RECEIVE_MAXIMUM, rnd.choice(windows)))
         if self.chance(0.6 if profile.borders else 0.12):
             some = [rnd.randint(90, 140), rnd.randint(16370, 16400)]
             props.append(
@@ -316,7 +318,7 @@ class _Generator:
     def publish(self, client: int) -> Publish:
         """A PUBLISH."""
         rnd, profile = self.rnd, self.profile
-        qos = rnd.choice([0, 1, 1, 2])
+        qos = rnd.choice([1, 1, 1, 2] if profile.narrow else [0, 1, 1, 2])
         topic, payload = rnd.choice(TOPICS), self.payload()
         retain = self.chance(profile.retained)
         if retain and self.chance(0.3):
@@ -367,7 +369,7 @@ class _Generator:
         rnd, profile, filters = self.rnd, self.profile, dict[str, int]()
         for _ in range(rnd.choice([1, 1, 1, 2, 3])):
             text = rnd.choice(self.filters)
-            options = rnd.choice([0, 1, 2, 2])
+            options = rnd.choice([1, 1, 2] if profile.narrow else [0, 1, 2, 2])
             if self.chance(profile.shared) and self.client_ids[client] is not None:
                 # Who of several members gets a message is nobody's rule: each has its groups.
                 group = rnd.choice(["g", "h"])
@@ -375,7 +377,8 @@ class _Generator:
             elif self.chance(0.15):
                 options |= 4
             options |= 8 * self.chance(0.4)
-            filters[text] = options | rnd.choice([0, 0, 0, 1, 1, 2]) << 4
+            handling = 0 if profile.narrow else rnd.choice([0, 0, 0, 1, 1, 2])
+            filters[text] = options | handling << 4
         props: Props = ()
         if self.versions[client] == mq.V5 and self.chance(profile.identified):
             props = ((mq.SUBSCRIPTION_ID, rnd.choice([1, 2, 127, 128, 268435455])),)

@@ -8,6 +8,7 @@ time passes when `Model.sleep` says so. What the standard leaves to a broker is 
 - overlapping subscriptions have one copy, of the highest QoS, with all their identifiers (3.3.4),
   and shared ones another each (4.8.2)
 - a packet that a broker may answer or refuse by closing is refused by closing (4.13)
+- a retained message that is replaced while it waits for the window does not come, the new one does
 - a session of 3.1.1 without Clean Session ends when its client was away for two hours
 """
 
@@ -180,7 +181,7 @@ class Model:
         """The broker is killed and started: what was acknowledged is there, connections are not."""
         for session in list(self.sessions.values()):
             # A replay begins again from its first message: what of it has come, comes once more.
-            session.unsure |= bool(session.replays)
+            session.unsure |= any(replay.begun for replay in session.replays.values())
             if session.connection is not None:
                 session.connection.will = None
                 self.end(session.connection, with_will=False)
@@ -230,6 +231,8 @@ class Model:
         message = replace(message, until=None if expiry is None else self.now + expiry)
         if message.retain:
             self.retained.pop(message.topic, None)  # MQTT-3.3.1-6
+            for session in self.sessions.values():
+                session.replaced(message.topic)
             if message.payload:
                 self.retained[message.topic] = message
         for session in list(self.sessions.values()):

@@ -47,6 +47,8 @@ class Profile:
     refused: float = 0.08
     #: Packets behind CONNECT in its write.
     eager: float = 0.0
+    #: Small windows, and messages that fill them.
+    narrow: bool = False
     #: Payloads and Maximum Packet Size at the borders of lengths; few packet ids, PUBLISH with DUP;
     #: intervals that end within a sequence.
     borders: bool = False
@@ -72,8 +74,8 @@ PROFILES: Final[Mapping[str, Profile]] = {
         identified=0.5,
     ),
     "replays": Profile(
-        subscribe=8, connect=4, close=2, disconnect=1, answer=8, by_hand=0.65, retained=0.5,
-        overlapping=0.2,
+        subscribe=10, connect=3, close=2, disconnect=1, answer=5, newer=0.9, by_hand=0.9,
+        retained=0.7, overlapping=0.2, narrow=True,
     ),
     "properties": Profile(
         connect=3, close=2, disconnect=1, answer=1, automatic=1, newer=0.75, properties=0.5,

@@ -62,10 +62,22 @@ class Outgoing:
 
 @dataclass
 class Replay:
-    """Retained messages of a subscription that are still to come, by topic."""
+    """Retained messages of a subscription that are still to come, by topic; None: went ahead."""
 
     qos: int
-    messages: dict[str, Message]
+    messages: dict[str, Message | None]
+    #: Some have come.
+    begun: bool = False
+
+    def take(self, topic: str) -> Message | None:
+        """The message of this topic has its turn."""
+        message, self.messages[topic] = self.messages.get(topic), None
+        self.begun = True
+        return message
+
+    def waiting(self) -> int:
+        """How many are still to come."""
+        return sum(message is not None for message in self.messages.values())
 
 
 class Session:
@@ -115,8 +127,8 @@ class Session:
         a client that is there (`mqueue.store_qos0` is false).
         """
         for replay in self.replays.values():
-            if message.topic in replay.messages:
-                self.put(replay.messages.pop(message.topic))
+            if message.topic in replay.messages and (ahead := replay.take(message.topic)):
+                self.put(ahead)
         self.put(message)
 
     def put(self, message: Message) -> None:
@@ -134,23 +146,26 @@ class Session:
         while self.again and (self.has_room() or self.is_released(self.again[0])):
             self.send_again(self.again.pop(0))
         while self.queue and self.has_room() and not self.again:
-            message = self.queue.pop(0)
-            if self.expired(message):
+            queued = self.queue.pop(0)
+            if self.expired(queued):
                 continue
             packet_id = self.next_id()
-            if self.write(message, packet_id):
-                self.unacked[packet_id] = Outgoing(message)
+            if self.write(queued, packet_id):
+                self.unacked[packet_id] = Outgoing(queued)
                 self.sent.add(packet_id)
         while self.replays and not self.queue and not self.again:
             topic_filter, replay = next(iter(self.replays.items()))
-            if replay.messages and replay.qos and not self.has_room():
-                self.unsure |= len(replay.messages) > 1
-                return
             if not replay.messages:
                 del self.replays[topic_filter]
                 continue
+            if replay.qos and not self.has_room():
+                self.unsure |= replay.waiting() > 1
+                return
             topic = next(iter(replay.messages))
-            self.put(replay.messages.pop(topic))
+            message = replay.take(topic)
+            del replay.messages[topic]
+            if message:
+                self.put(message)
 
     def send_again(self, packet_id: int) -> None:
         """What was not acknowledged: PUBREL, or the message with DUP (4.4)."""
@@ -207,6 +222,12 @@ class Session:
         """Whether its Message Expiry Interval has passed (3.3.2.3.3)."""
         return message.until is not None and self.clock() >= message.until
 
+    def replaced(self, topic: str) -> None:
+        """Another message is retained there now, or none: one that still waits does not come."""
+        for replay in self.replays.values():
+            if topic in replay.messages:
+                replay.take(topic)
+
     # -- from the client -----------------------------------------------------------------------
 
     def outgoing(self, packet_id: int) -> Outgoing | None:
@@ -223,7 +244,7 @@ class Session:
         self, topic_filter: str, subscription: Subscription, messages: list[Message]
     ) -> None:
         """Retained messages for a subscription that was just made (3.3.1.3)."""
-        mine = {
+        mine: dict[str, Message | None] = {
             message.topic: replace(
                 message,
                 qos=min(message.qos, subscription.qos),
