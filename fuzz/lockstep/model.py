@@ -46,6 +46,9 @@ NO_LIMIT: Final = 1 << 30
 #: mqttd's `session.expiry_interval`: of a session of 3.1.1 whose client is away.
 EXPIRY_OF_311: Final = 7200
 
+#: Seconds that a broker may take to be there again: no sessions that end meanwhile.
+START: Final = 120
+
 UNSUPPORTED_VERSION: Final = 0x84
 TAKEN_OVER: Final = 0x8E
 NO_SUBSCRIPTION: Final = 0x11
@@ -182,6 +185,7 @@ class Model:
         for session in list(self.sessions.values()):
             # A replay begins again from its first message: what of it has come, comes once more.
             session.unsure |= any(replay.begun for replay in session.replays.values())
+            session.unsure |= 0 < session.expiry < START
             if session.connection is not None:
                 session.connection.will = None
                 self.end(session.connection, with_will=False)
@@ -293,9 +297,7 @@ class Model:
 
     def connect(self, connection: Connection, cursor: Cursor, flags: int) -> None:
         """CONNECT (3.1)."""
-        cursor.check(not flags, "flags")
-        if cursor.binary() != b"MQTT":
-            raise Refused(UNSUPPORTED_VERSION)
+        cursor.check(not flags and cursor.utf8() == "MQTT", "flags or protocol name")
         version = cursor.number(1)
         if version not in (mq.V311, mq.V5):
             raise Refused(UNSUPPORTED_VERSION)

@@ -50,9 +50,7 @@ def test_mqttd_is_as_the_model(home: Home) -> None:
 def test_what_was_acknowledged_is_there_after_a_kill(tmp_path_factory: Any) -> None:
     home = Home(tmp_path_factory.mktemp("kills"), "sqlite")
     names = [name for name in PROFILES if name != "time"]
-    told = differing(
-        [generate(seed, name, kill=True) for seed in range(EACH) for name in names], home
-    )
+    told = differing([generate(seed, name, kill=True) for seed in (1, 2) for name in names], home)
     home.close()
     assert not told, "\n".join(told)
     assert home.kills == 2
@@ -91,7 +89,8 @@ def test_what_differs_is_reduced_and_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("fuzz.lockstep.session.Subscription.no_local", False)
-    assert main(["20", "--seed", "3", "--profile", "retained"]) == 1
+    monkeypatch.setattr("fuzz.lockstep.__main__.SHOWN", 1)
+    assert main(["12", "--seed", "3", "--profile", "retained"]) == 1
     told = capsys.readouterr().out
     assert "DIFFERS: 1 --seed " in told and " differ, " in told
     first = told.split("DIFFERS: ")[1]
