@@ -130,19 +130,19 @@ class Client:
 
     def acknowledge(self, due: Due, reason: int = 0, kind: int = 0) -> None:
         """Acknowledge what is due, with a reason code (5.0), or by the wrong packet."""
+        kind = kind or due.type
         reason = reason if self.version == mq.V5 else 0
-        if kind and kind != due.type:
-            self.write(ACKNOWLEDGEMENTS[kind](due.packet_id, self.version, reason))
-            return
-        self.due = [one for one in self.due if one is not due]
-        if due.type == mq.PUBCOMP and reason:
+        if kind == due.type == mq.PUBCOMP and reason:
             reason = 0x92  # the only one that it may have (3.7.2.1)
-        self.write(ACKNOWLEDGEMENTS[due.type](due.packet_id, self.version, reason))
+        self.write(ACKNOWLEDGEMENTS[kind](due.packet_id, self.version, reason))
         flights = self.flights[self.client_id]
-        if due.type == mq.PUBREC and reason < 0x80:
-            if due.packet_id in flights:
+        over = kind == mq.PUBREC and reason >= 0x80  # 2.2.1
+        if kind == due.type:
+            self.due = [one for one in self.due if one is not due]
+            over |= kind != mq.PUBREC
+            if not over and due.packet_id in flights:
                 flights[due.packet_id].received = True
-        else:
+        if over:
             flights.pop(due.packet_id, None)
             self._unacked.discard(due.packet_id)
 

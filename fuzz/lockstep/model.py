@@ -183,8 +183,10 @@ class Model:
     def restart(self) -> None:
         """The broker is killed and started: what was acknowledged is there, connections are not."""
         for session in list(self.sessions.values()):
-            # A replay begins again from its first message: what of it has come, comes once more.
-            session.unsure |= any(replay.begun for replay in session.replays.values())
+            # A replay begins again, with what is retained by now: some may come once more.
+            for text, replay in session.replays.items():
+                now = {topic for topic in self.retained if matches(text, topic)}
+                session.unsure |= replay.begun or now != set(replay.messages)
             session.unsure |= 0 < session.expiry < START
             if session.connection is not None:
                 session.connection.will = None
@@ -384,9 +386,9 @@ class Model:
         qos = 1 if kind == mq.PUBACK else 2
         if outgoing.message.qos != qos or kind == mq.PUBCOMP and not outgoing.received:
             raise Refused(PROTOCOL_ERROR)
-        if kind != mq.PUBREC or (reason >= 0x80 and not outgoing.received):
-            session.done(packet_id)
-        elif reason < 0x80:
+        if kind != mq.PUBREC or reason >= 0x80:
+            session.done(packet_id)  # 2.2.1
+        else:
             outgoing.received = True
             connection.write(mq.pubrel(packet_id, version))
 

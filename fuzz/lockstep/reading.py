@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tests.support import packets as mq
-from tests.support.packets import Cursor
+from tests.support.packets import Cursor, WireError
 
 __all__ = [
     "BAD_AUTHENTICATION_METHOD",
@@ -120,9 +120,17 @@ def properties(cursor: Cursor, place: int, version: int) -> list[tuple[int, Any]
     return found
 
 
+def topic_text(cursor: Cursor) -> str:
+    """Of PUBLISH or SUBSCRIBE: U+0000 makes it a wrong topic (MQTT-4.7.3-2), no wrong string."""
+    try:
+        return cursor.binary().decode()
+    except UnicodeDecodeError as error:
+        raise WireError(f"{cursor.name}: not UTF-8") from error
+
+
 def good_topic(name: str) -> bool:
     """Whether it is a topic name (4.7.3)."""
-    return bool(name) and "+" not in name and "#" not in name
+    return bool(name) and not set(name) & {"+", "#", "\0"}
 
 
 def good_filter(text: str) -> bool:
@@ -177,7 +185,7 @@ def read_publish(
     """A PUBLISH (3.3) and its packet id; a topic alias is looked up, and noted."""
     dup, qos, retain = flags >> 3, flags >> 1 & 3, bool(flags & 1)
     cursor.check(qos < 3 and not (dup and not qos), "flags")
-    topic = cursor.utf8()
+    topic = topic_text(cursor)
     if topic and not good_topic(topic):
         raise Refused(TOPIC_INVALID)
     packet_id = packet_id_of(cursor) if qos else 0
@@ -221,17 +229,19 @@ def read_subscribe(cursor: Cursor, version: int) -> tuple[int, list[tuple[str, i
     identifier = dict(properties(cursor, mq.SUBSCRIBE, version)).get(mq.SUBSCRIPTION_ID, 0)
     pairs = []
     while cursor.left:
-        text, options = cursor.utf8(), cursor.number(1)
-        highest = 0x2F if version == mq.V5 else 2
-        cursor.check(options & 3 < 3 and options <= highest, "options")
-        pairs.append((text, options))
-    if not pairs:
-        raise Refused(PROTOCOL_ERROR)
-    for text, options in pairs:
-        if text.startswith("$share/") and options & 4:
-            raise Refused(PROTOCOL_ERROR)  # MQTT-3.8.3-4
+        text = topic_text(cursor)
         if not good_filter(unshared(text)):
             raise Refused(FILTER_INVALID)
+        options = cursor.number(1)
+        reserved = 0xC0 if version == mq.V5 else 0xFC
+        cursor.check(not options & reserved, "reserved options")  # MQTT-3.8.3-5
+        if options & 3 == 3 or options >> 4 == 3:
+            raise Refused(PROTOCOL_ERROR)  # 3.8.3.1
+        if text.startswith("$share/") and options & 4:
+            raise Refused(PROTOCOL_ERROR)  # MQTT-3.8.3-4
+        pairs.append((text, options))
+    if not pairs:
+        raise Refused(PROTOCOL_ERROR)  # MQTT-3.8.3-2
     return packet_id, pairs, identifier
 
 

@@ -66,8 +66,9 @@ class Replay:
 
     qos: int
     messages: dict[str, Message | None]
-    #: Some have come.
+    #: Some have had their turn; in the order of this replay.
     begun: bool = False
+    in_order: bool = False
 
     def take(self, topic: str) -> Message | None:
         """The message of this topic has its turn."""
@@ -111,11 +112,13 @@ class Session:
     def resume(self, connection: Connection) -> None:
         """The client is there: what it has not acknowledged comes again, then what waits."""
         self.connection = connection
-        self.sent = set()
-        # PUBRELs take no room in the window, and go at once.
-        self.again = sorted(
-            self.unacked, key=lambda packet_id: not self.unacked[packet_id].received
-        )
+        self.sent, self.again = set(), []
+        for packet_id, outgoing in list(self.unacked.items()):
+            # PUBREL waits for no room (4.9), but takes some.
+            if outgoing.received or (self.has_room() and not self.again):
+                self.send_again(packet_id)
+            else:
+                self.again.append(packet_id)
         self.send()
 
     # -- towards the client --------------------------------------------------------------------
@@ -143,7 +146,7 @@ class Session:
         """Whatever the window has room for (4.9)."""
         if self.connection is None:
             return
-        while self.again and (self.has_room() or self.is_released(self.again[0])):
+        while self.again and self.has_room():
             self.send_again(self.again.pop(0))
         while self.queue and self.has_room() and not self.again:
             queued = self.queue.pop(0)
@@ -155,24 +158,28 @@ class Session:
                 self.sent.add(packet_id)
         while self.replays and not self.queue and not self.again:
             topic_filter, replay = next(iter(self.replays.items()))
+            if replay.qos and not self.has_room():
+                # The order of topics, and whether a replay that finds nothing stands in the way of
+                # others, is a broker's business.
+                waiting = replay.waiting()
+                behind = sum(other.waiting() for other in self.replays.values()) - waiting
+                self.unsure |= waiting > 1 or (waiting == 1 and replay.in_order)
+                self.unsure |= waiting == 0 and behind > 0
+                return
             if not replay.messages:
                 del self.replays[topic_filter]
                 continue
-            if replay.qos and not self.has_room():
-                self.unsure |= replay.waiting() > 1
-                return
             topic = next(iter(replay.messages))
             message = replay.take(topic)
             del replay.messages[topic]
+            replay.in_order = True
             if message:
                 self.put(message)
 
     def send_again(self, packet_id: int) -> None:
         """What was not acknowledged: PUBREL, or the message with DUP (4.4)."""
-        outgoing = self.unacked.get(packet_id)
+        outgoing = self.unacked[packet_id]
         assert self.connection is not None
-        if outgoing is None:
-            return
         self.sent.add(packet_id)
         if outgoing.received:
             self.connection.write(mq.pubrel(packet_id, self.connection.version))
@@ -206,10 +213,6 @@ class Session:
         """Whether one more may be unacknowledged on this connection."""
         assert self.connection is not None
         return len(self.sent) < self.connection.window
-
-    def is_released(self, packet_id: int) -> bool:
-        """Whether only PUBREL is to be sent again."""
-        return packet_id not in self.unacked or self.unacked[packet_id].received
 
     def next_id(self) -> int:
         """The next packet id that is not in use (2.2.1)."""

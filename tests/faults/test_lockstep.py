@@ -64,7 +64,6 @@ def without_parents(topic_filter: str, topic: str) -> bool:
 MATCHES = model.matches
 WRONG: dict[str, tuple[str, str, Any]] = {
     "parents": ("retained", "model.matches", without_parents),
-    "no local": ("retained", "session.Subscription.no_local", False),
     "wills": ("wills", "model.Model.publish_will", lambda *_: None),
     "window": ("deep", "session.Session.has_room", lambda _: True),
     "resending": ("by-hand", "session.Session.send_again", lambda *_: None),
