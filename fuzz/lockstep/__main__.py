@@ -83,7 +83,9 @@ def main(arguments: list[str] | None = None) -> int:
     )
     for kind, count in kinds.most_common():
         print(f"{count:8}  {kind}")
-    return 1 if kinds else 0
+    complaints = home.complaints()
+    print("\n".join(f"LOGGED: {line}" for line in complaints), end="\n" if complaints else "")
+    return 1 if kinds or complaints else 0
 
 
 def show(duel: Duel, home: Home, beside: Callable[[], tuple[str, int]] | None) -> None:

@@ -218,7 +218,8 @@ class Client:
             self.flights[self.client_id] = {}
         self.flights.setdefault(self.client_id, {})
         told = ["resumed"] * packet.session_present + ["assigned"] * (assigned is not None)
-        self.seen.reply(packet, *told)
+        expiry = packet.prop(mq.SESSION_EXPIRY)
+        self.seen.reply(packet, *told, *([] if expiry is None else [f"expiry {expiry}"]))
 
     def _message(self, packet: Packet) -> None:
         lane = f"{packet.topic.replace(self.names.prefix, '~')} QoS {packet.qos}"

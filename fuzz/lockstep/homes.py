@@ -18,6 +18,8 @@ SETTINGS: Final[dict[str, dict[str, Any]]] = {
     "log": {"connections": "off"},
     "admin": {"page": {"enabled": False}},
 }
+#: What a broker logs where it has a fault.
+NEVER_LOGGED: Final = ("internal error", "Traceback")
 
 
 class Home:
@@ -26,11 +28,25 @@ class Home:
     def __init__(self, path: Path, store: str = "memory", **settings: Any) -> None:
         self.path = path
         self.settings = SETTINGS | {"store": {"kind": store}} | settings
-        self.broker: Broker = self._start()
-        self.kills = 0
+        self.brokers: list[Broker] = [self._start()]
 
     def _start(self) -> Broker:
         return start_broker(self.path, **self.settings)
+
+    @property
+    def broker(self) -> Broker:
+        """The one that is there."""
+        return self.brokers[-1]
+
+    @property
+    def kills(self) -> int:
+        """How often it was killed."""
+        return len(self.brokers) - 1
+
+    def complaints(self) -> list[str]:
+        """Lines of the logs that no client may cause."""
+        lines = [line for broker in self.brokers for line in broker.lines]
+        return [line for line in lines if any(text in line for text in NEVER_LOGGED)]
 
     def address(self) -> tuple[str, int]:
         """Where it listens."""
@@ -47,8 +63,7 @@ class Home:
         anchor.subscribe("anchor")
         anchor.close()
         self.broker.stop(hard=True)
-        self.broker = self._start()
-        self.kills += 1
+        self.brokers.append(self._start())
 
     def close(self) -> None:
         """The broker ends."""

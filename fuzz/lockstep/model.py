@@ -17,7 +17,7 @@ from __future__ import annotations
 import itertools
 import struct
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from fuzz.lockstep.reading import (
     BAD_AUTHENTICATION_METHOD,
@@ -41,10 +41,11 @@ from tests.support.packets import Cursor, WireError
 
 __all__ = ["Connection", "Model", "matches"]
 
-NEVER: Final = 0xFFFFFFFF
 NO_LIMIT: Final = 1 << 30
-#: mqttd's `session.expiry_interval`: of a session of 3.1.1 whose client is away.
+#: mqttd's `session.expiry_interval`, of a session of 3.1.1 whose client is away, and
+#: `session.max_expiry_interval`, 30 days.
 EXPIRY_OF_311: Final = 7200
+MAX_EXPIRY: Final = 30 * 86400
 
 #: Seconds that a broker may take to be there again: no sessions that end meanwhile.
 START: Final = 120
@@ -170,8 +171,7 @@ class Model:
                 if session.connection is None:
                     if session.will_at is not None:
                         due.append((session.will_at, False, session.client_id))
-                    if session.expiry != NEVER:
-                        due.append((session.gone_at + session.expiry, True, session.client_id))
+                    due.append((session.gone_at + session.expiry, True, session.client_id))
             if not due or min(due)[0] > end:
                 break
             self.now, ends, client_id = min(due)
@@ -316,7 +316,9 @@ class Model:
         self.sessions[client_id] = session
         self.open(connection, session, asked)
         present = b"\1" if before else b"\0"
-        props = [(mq.ASSIGNED_CLIENT_ID, assigned)] if assigned else []
+        props: list[tuple[int, Any]] = [(mq.ASSIGNED_CLIENT_ID, assigned)] if assigned else []
+        if asked.props.get(mq.SESSION_EXPIRY, 0) > MAX_EXPIRY:
+            props.append((mq.SESSION_EXPIRY, MAX_EXPIRY))  # 3.2.2.3.2
         block = mq.properties(props) if version == mq.V5 else b""
         connection.write(mq.fixed(0x20, present, b"\0", block))
         session.resume(connection)
@@ -343,7 +345,7 @@ class Model:
         connection.session, connection.will = session, asked.will
         session.will = session.will_at = None
         if asked.version == mq.V5:
-            session.expiry = asked.props.get(mq.SESSION_EXPIRY, 0)
+            session.expiry = min(asked.props.get(mq.SESSION_EXPIRY, 0), MAX_EXPIRY)
         else:
             session.expiry = 0 if asked.clean else EXPIRY_OF_311
         connection.asked_expiry = session.expiry
@@ -426,7 +428,7 @@ class Model:
         reason, props = read_disconnect(cursor, connection.version)
         if props.get(mq.SESSION_EXPIRY) and not connection.asked_expiry:
             raise Refused(PROTOCOL_ERROR)  # 3.14.2.2.2
-        session.expiry = props.get(mq.SESSION_EXPIRY, session.expiry)
+        session.expiry = min(props.get(mq.SESSION_EXPIRY, session.expiry), MAX_EXPIRY)
         self.end(connection, with_will=reason != 0)
 
 

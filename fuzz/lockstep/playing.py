@@ -116,7 +116,11 @@ class Stage:
         if isinstance(first, Connect):
             if client.raw is not None:
                 return False
-            client.connect(self.dial(), first)
+            try:
+                client.connect(self.dial(), first)
+            except OSError as error:
+                client.fault(f"no connection: {error}")
+                return True
             if step.mutation:
                 client.client_id = f"mutated {id(step)}"  # who knows
         elif client.raw is None:

@@ -16,7 +16,6 @@ from fuzz.lockstep.writing import Names
 
 __all__ = ["AT_ONCE", "BRIEFLY", "play", "reduced", "report"]
 
-
 #: Seconds that a sequence which is known to differ waits for what does not come.
 BRIEFLY: Final = 0.5
 

@@ -1,10 +1,10 @@
 """What a client sees in a step, in a form in which brokers that keep the standard are equal.
 
 replies     CONNACK, acknowledgements, SUBACK, UNSUBACK: in order, each kind for itself (4.6)
-messages    by topic and in order (MQTT-4.6.0-5, -6); copies of one message in any order
+messages    by topic and QoS, and in order (4.6); copies of one message in any order
 releases    PUBREL, by the payload: packet ids of a broker are its own
-faults      what no broker may do: see `Client`
-end         how the connection ended
+faults      what no broker may do (`Client`)
+end         how the connection ended, with the reason code
 """
 
 from __future__ import annotations
@@ -91,12 +91,12 @@ class Seen:
     def comparable(self) -> Seen:
         """With what comes in any order sorted."""
         messages = {
-            topic: [
+            lane: [
                 message
                 for _, copies in groupby(there, lambda message: message.payload)
                 for message in sorted(copies, key=repr)
             ]
-            for topic, there in sorted(self.messages.items())
+            for lane, there in sorted(self.messages.items())
         }
         replies = dict(sorted(self.replies.items()))
         return Seen(replies, messages, sorted(self.releases), self.faults, self.end)
