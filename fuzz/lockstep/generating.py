@@ -47,7 +47,6 @@ NEVER: Final = 0xFFFFFFFF
 LONG: Final = 1000
 SHORT: Final = 2
 PAUSE: Final = 5.0
-MOST_PAUSES: Final = 2
 #: A packet id that nobody uses.
 UNKNOWN: Final = 60001
 
@@ -107,12 +106,10 @@ class _Generator:
                     steps.append(Write(client, (self.subscribe(client),)))
         weights = self.profile.weights
         length = self.clients + rnd.randint(*self.profile.steps)
-        pauses = 0
         while len(steps) < length:
             kind = rnd.choices(list(weights), list(weights.values()))[0]
             if kind == "pause":
-                pauses += 1
-                if pauses <= MOST_PAUSES:
+                if Pause(PAUSE) not in steps:  # once is long enough
                     steps.append(Pause(PAUSE))
                 continue
             there = [client for client in range(self.clients) if self.connected[client]]

@@ -183,8 +183,12 @@ class Model:
     def restart(self) -> None:
         """The broker is killed and started: what was acknowledged is there, connections are not."""
         for session in list(self.sessions.values()):
-            # A replay begins again, with what is retained by now: some may come once more.
-            for text, replay in session.replays.items():
+            # A replay begins again, with what is retained by now: some may come once more. At QoS 0
+            # it comes at most once, and not any more.
+            for text, replay in list(session.replays.items()):
+                if not replay.qos:
+                    del session.replays[text]
+                    continue
                 now = {topic for topic in self.retained if matches(text, topic)}
                 session.unsure |= replay.begun or now != set(replay.messages)
             session.unsure |= 0 < session.expiry < START

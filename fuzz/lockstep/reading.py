@@ -121,7 +121,7 @@ def properties(cursor: Cursor, place: int, version: int) -> list[tuple[int, Any]
 
 
 def topic_text(cursor: Cursor) -> str:
-    """Of PUBLISH or SUBSCRIBE: U+0000 makes it a wrong topic (MQTT-4.7.3-2), no wrong string."""
+    """Of a PUBLISH: U+0000 makes it a wrong topic (MQTT-4.7.3-2), no wrong string."""
     try:
         return cursor.binary().decode()
     except UnicodeDecodeError as error:
@@ -229,7 +229,7 @@ def read_subscribe(cursor: Cursor, version: int) -> tuple[int, list[tuple[str, i
     identifier = dict(properties(cursor, mq.SUBSCRIBE, version)).get(mq.SUBSCRIPTION_ID, 0)
     pairs = []
     while cursor.left:
-        text = topic_text(cursor)
+        text = cursor.utf8()
         if not good_filter(unshared(text)):
             raise Refused(FILTER_INVALID)
         options = cursor.number(1)
