@@ -90,7 +90,8 @@ class Amends:
             wanted: list[tuple[str, Json, Json]] = []
             for key, client_id in some.items():
                 kv = held.get(key)
-                known = Owner("") if kv is None else owners.keys.owner(kv)
+                said = self.said.get(client_id, "")
+                known = Owner("", "", said) if kv is None else owners.keys.owner(kv)
                 lease = owners.lease_of(client_id)
                 value = owners.value_of(client_id, known.user)
                 if kv is not None and known.node not in (owners.name, ""):
@@ -124,6 +125,7 @@ class Amends:
             self.ended(client_id, revision)  # meanwhile
         else:
             self.owners.owned[client_id] = revision
+            self.owners.moves.arrivals.renewed(client_id, revision)
 
     # -- what has come, and stays ----------------------------------------------------------------
 

@@ -15,7 +15,7 @@ Promise: what has come is given to who waits for it, kept, or sent on; never dro
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
@@ -25,6 +25,7 @@ from mqttd.broker.sessions.records import groups_of, queue_more, read_packets
 from mqttd.cluster.etcd.client import EtcdError
 from mqttd.cluster.links.nodes import Node
 from mqttd.cluster.sessions.catcher import Catcher
+from mqttd.cluster.sessions.coming import Coming
 from mqttd.cluster.sessions.packets import read, written_at
 from mqttd.cluster.sessions.remains import Remains
 from mqttd.cluster.sessions.transit import DONE, MARK, MARKS, WANT, Transit, cancel, sending_of
@@ -35,52 +36,6 @@ __all__ = ["Arrivals"]
 
 #: Seconds for a session to be entered that somebody was given.
 ENTERS: Final = 10.0
-
-
-class _Coming:
-    """A session that was claimed in `revision`; `older` was claimed before and is not here yet."""
-
-    def __init__(self, origin: str, revision: int, older: _Coming | None) -> None:
-        #: Where it comes from, and who it was claimed of: it may not have come there.
-        self.origin = origin
-        self.owner = origin
-        #: Who had it before that node; empty: nobody, or that one was asked.
-        self.before = ""
-        #: Whose it is (`mqttd.cluster.etcd.keys.Owner`); empty: etcd does not say.
-        self.user = ""
-        self.revision = revision
-        self.older = older
-        self.state: SessionState | None = None
-        #: What has come of its queue behind that.
-        self.more: list[bytes] = []
-        #: What its packets say, as far as they have been read, when they were written, and the
-        #: shared groups that they may name.
-        self.read: list[object] = []
-        self.written_at = 0
-        self.groups: list[Group | None] = []
-        self.catcher: Catcher | None = None
-        #: What our own store keeps of it, where it was to leave this node and is back.
-        self.remains: Remains | None = None
-        #: Its node is gone before TAIL, and awaited: what it sends then is in place of this.
-        self.again = False
-        #: What tells this sending of it from others, and the marks of this one.
-        self.sending = b""
-        #: It outlasts its connection: while its node is awaited, so is it.
-        self.lasts = False
-        #: What others are to know before they give their marks: a revision of etcd, 0 where this
-        #: node has written nothing yet; -1: they are not asked.
-        self.known = -1
-        #: What the old node has caught is here; all of it is here that will ever be; and somebody
-        #: was given it.
-        self.has_tail = False
-        self.whole = False
-        self.taken = False
-        #: Who has claimed it meanwhile, and when.
-        self.next: tuple[str, int] | None = None
-        self.waits: Deferred[SessionState | None] | None = None
-        #: Somebody has waited for it in vain.
-        self.missed = False
-        self.late: Any = None
 
 
 class Arrivals:
@@ -102,7 +57,7 @@ class Arrivals:
         self.settled = settled
         self.at = at
         self.log = Logger(namespace="mqttd.cluster")
-        self.of: dict[str, _Coming] = {}
+        self.of: dict[str, Coming] = {}
         #: Set by who makes this: goes on to another node, and what to do when it is there; nobody
         #: waits for it; a session that was entered is another node's by now; by which lease the
         #: sessions of a node wait for it, and by which it is there itself.
@@ -122,21 +77,21 @@ class Arrivals:
     def __len__(self) -> int:
         return len(self.of)
 
-    def _all(self) -> Iterator[tuple[str, _Coming]]:
+    def _all(self) -> Iterator[tuple[str, Coming]]:
         for client_id, newest in list(self.of.items()):
-            comes: _Coming | None = newest
+            comes: Coming | None = newest
             while comes is not None:
                 yield client_id, comes
                 comes = comes.older
 
-    def find(self, client_id: str, revision: int) -> _Coming | None:
+    def find(self, client_id: str, revision: int) -> Coming | None:
         """The one that was claimed in this revision."""
         comes = self.of.get(client_id)
-        while comes is not None and comes.revision != revision:
+        while comes is not None and revision not in (comes.revision, comes.by):
             comes = comes.older
         return comes
 
-    def _unlink(self, client_id: str, comes: _Coming) -> None:
+    def _unlink(self, client_id: str, comes: Coming) -> None:
         cancel(comes.late)
         comes.late = None
         newest = self.of.get(client_id)
@@ -156,23 +111,32 @@ class Arrivals:
     def pending(self, client_id: str) -> int:
         """The revision of what was claimed last and nobody has been given; 0 for none."""
         comes = self.of.get(client_id)
-        return 0 if comes is None or comes.taken or comes.next is not None else comes.revision
+        return 0 if comes is None or comes.taken or comes.next is not None else comes.by
 
-    def expect(self, client_id: str, origin: str, revision: int) -> _Coming:
+    def renewed(self, client_id: str, revision: int) -> None:
+        """A client id is ours by this revision, since we are a member anew."""
+        if self.pending(client_id):
+            self.of[client_id].by = revision
+
+    def origin_of(self, client_id: str) -> str:
+        """From where one comes that nobody has been given; empty: none does."""
+        return self.of[client_id].origin if self.pending(client_id) else ""
+
+    def expect(self, client_id: str, origin: str, revision: int) -> Coming:
         """A session comes from this node, claimed in this revision; 0: that is not known."""
         comes = self.find(client_id, revision)
         if comes is None:
             unknown = self.find(client_id, 0) if revision else None
             newest = self.of.get(client_id)
             if unknown is not None:  # this is it
-                unknown.revision = revision
+                unknown.revision = unknown.by = revision
                 return unknown
             if newest is None or newest.revision < revision:
-                comes = self.of[client_id] = _Coming(origin, revision, newest)
+                comes = self.of[client_id] = Coming(origin, revision, newest)
             else:
                 while newest.older is not None and newest.older.revision > revision:
                     newest = newest.older
-                comes = newest.older = _Coming(origin, revision, newest.older)
+                comes = newest.older = Coming(origin, revision, newest.older)
         return comes
 
     def wanted(self, client_id: str, revision: int) -> Deferred[SessionState | None]:
@@ -203,7 +167,7 @@ class Arrivals:
         comes = self.of.get(client_id)
         if comes is None or not comes.whole or comes.taken:
             return 0, None
-        return comes.revision, self._given(client_id, comes)
+        return comes.by, self._given(client_id, comes)
 
     def passed(self, client_id: str, by: str, revision: int) -> bool:
         """A node has claimed it in this revision, after us: it goes on when it is here.
@@ -211,7 +175,7 @@ class Arrivals:
         False where nothing comes that was claimed before.
         """
         comes = self.of.get(client_id)
-        while comes is not None and comes.revision >= revision:
+        while comes is not None and comes.by >= revision:
             comes = comes.older
         if comes is None:
             return False
@@ -221,7 +185,7 @@ class Arrivals:
             self._goes_on(client_id, comes)
         return True
 
-    def _goes_on(self, client_id: str, comes: _Coming) -> None:
+    def _goes_on(self, client_id: str, comes: Coming) -> None:
         assert comes.next is not None
         self._unlink(client_id, comes)
         state, catcher = comes.state, comes.catcher
@@ -239,6 +203,7 @@ class Arrivals:
     def state(self, node: Node, client_id: str, revision: int, fields: list[bytes]) -> None:
         """What was sent of it first; nothing where there is nothing."""
         comes = self.expect(client_id, node.name, revision)
+        comes.revision = revision
         new = comes.state is None or comes.again
         known = node.name in (comes.origin, comes.owner)
         if comes.whole or not (new or (fields and known)):
@@ -264,7 +229,7 @@ class Arrivals:
         done = Deferred.fromCoroutine(self._meet(client_id, comes, catcher))
         done.addErrback(lambda failure: self.log.failure("a session that comes", failure))
 
-    def _begin(self, comes: _Coming, state: SessionState, catcher: Catcher | None) -> None:
+    def _begin(self, comes: Coming, state: SessionState, catcher: Catcher | None) -> None:
         """This is what there is of it; of what had come before, its node had all."""
         before = comes.catcher
         cancel(comes.late)
@@ -297,7 +262,7 @@ class Arrivals:
         self._begin(comes, state, catcher)
         self._whole(client_id, comes)
 
-    def _nothing(self, client_id: str, comes: _Coming) -> None:
+    def _nothing(self, client_id: str, comes: Coming) -> None:
         """Its node has nothing of it."""
         if comes.state is not None:
             self._whole(client_id, comes)  # any more
@@ -320,10 +285,10 @@ class Arrivals:
             comes.before = self.name
             self._nothing(client_id, comes)
 
-    def _is_coming(self, client_id: str, comes: _Coming) -> bool:
+    def _is_coming(self, client_id: str, comes: Coming) -> bool:
         return self.find(client_id, comes.revision) is comes and not comes.whole
 
-    async def _meet(self, client_id: str, comes: _Coming, catcher: Catcher) -> None:
+    async def _meet(self, client_id: str, comes: Coming, catcher: Catcher) -> None:
         mesh = self.transit.mesh
         filters = list(catcher.subscriptions or ())
         await self.settled(filters)
@@ -341,7 +306,7 @@ class Arrivals:
         self.marked(client_id, comes.revision, 0, comes.sending)
         self.transit.broker.perform_later()
 
-    def _ask(self, node: Node, client_id: str, comes: _Coming) -> None:
+    def _ask(self, node: Node, client_id: str, comes: Coming) -> None:
         known = comes.known.to_bytes(8, "big") + comes.sending
         ends = [known, comes.origin.encode(), self.name.encode()]
         self.transit.say(node, MARK, client_id, comes.revision, *ends)
@@ -374,13 +339,13 @@ class Arrivals:
             comes.has_tail = True
             self._complete(client_id, comes)
 
-    def _read(self, comes: _Coming, packets: Sequence[bytes]) -> None:
+    def _read(self, comes: Coming, packets: Sequence[bytes]) -> None:
         """Read what has come now: to read all of a long queue takes more than a turn has."""
         if comes.written_at:
             broker = self.transit.broker
             comes.read += read_packets(broker, packets, comes.written_at, comes.groups)
 
-    def _complete(self, client_id: str, comes: _Coming) -> None:
+    def _complete(self, client_id: str, comes: Coming) -> None:
         """Go on, if nothing can come any more that the old node has caught."""
         if not comes.has_tail or comes.catcher is None or not self._is_coming(client_id, comes):
             return
@@ -394,7 +359,7 @@ class Arrivals:
         for client_id, comes in self._all():
             self._complete(client_id, comes)
 
-    def _whole(self, client_id: str, comes: _Coming) -> None:
+    def _whole(self, client_id: str, comes: Coming) -> None:
         if not self._is_coming(client_id, comes):
             return
         comes.whole = True
@@ -415,7 +380,7 @@ class Arrivals:
 
     # -- it is entered -------------------------------------------------------------------------
 
-    def _given(self, client_id: str, comes: _Coming) -> SessionState | None:
+    def _given(self, client_id: str, comes: Coming) -> SessionState | None:
         """Its state is about to be entered, as far as its client still wants it."""
         comes.taken = True
         if comes.catcher is None:
@@ -445,7 +410,7 @@ class Arrivals:
         if comes.next is not None:
             self.transit.reactor.callLater(0, self.overtaken, client_id, *comes.next)
 
-    def _done(self, client_id: str, comes: _Coming) -> None:
+    def _done(self, client_id: str, comes: Coming) -> None:
         """Who had it need not keep it any longer; that may be our own store."""
         if comes.remains is not None:
             comes.remains.end()
@@ -454,7 +419,7 @@ class Arrivals:
             self.transit.say(origin, DONE, client_id, comes.revision)
             self.transit.broker.perform_later()
 
-    def _not_entered(self, client_id: str, comes: _Coming) -> None:
+    def _not_entered(self, client_id: str, comes: Coming) -> None:
         """Nobody has entered it: its client does not want it, or is not let in."""
         if self.find(client_id, comes.revision) is not comes:
             return

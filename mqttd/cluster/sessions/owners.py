@@ -180,6 +180,8 @@ class Owners:
         if giver:
             then = []  # only look
         for _ in range(_TRIES):
+            if not self.lease:
+                raise EtcdError("this node is no member any more")
             answer = await self._asked(client_id, when, then, origin)
             if answer.done and then:
                 return await self._won(client_id, answer.revision, origin, earlier, lasts, said)
@@ -448,8 +450,9 @@ class Owners:
     def value_of(self, client_id: str, otherwise: str = "") -> bytes:
         """What etcd is to say of a client id that is ours: whose the session is that is here."""
         session = self.sessions.get(client_id)
-        user = otherwise if session is None else self.user(client_id, session.username)
-        return claimed(self.name, "", user)
+        if session is None:
+            return claimed(self.name, self.moves.arrivals.origin_of(client_id), otherwise)
+        return claimed(self.name, "", self.user(client_id, session.username))
 
     def lease_of(self, client_id: str) -> int:
         """Under which lease it is to say that; of one on its way here it may be the second."""
@@ -463,6 +466,8 @@ class Owners:
         state = self._hand_over(client_id, revision)
         if state is not None:
             self.moves.hand(client_id, owner, revision, state)
+        else:
+            self.moves.arrivals.passed(client_id, owner, revision)
 
     # -- wills of clients that are away ----------------------------------------------------------
 

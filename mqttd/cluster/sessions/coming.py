@@ -1,0 +1,63 @@
+"""One session that this node has claimed and another has (`mqttd.cluster.sessions.arrivals`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import Deferred
+
+from mqttd.broker.routing.shared import Group
+from mqttd.cluster.sessions.catcher import Catcher
+from mqttd.cluster.sessions.remains import Remains
+from mqttd.types import SessionState
+
+__all__ = ["Coming"]
+
+
+class Coming:
+    """A session that was claimed in `revision`; `older` was claimed before and is not here yet."""
+
+    def __init__(self, origin: str, revision: int, older: Coming | None) -> None:
+        #: Where it comes from, and who it was claimed of: it may not have come there.
+        self.origin = origin
+        self.owner = origin
+        #: Who had it before that node; empty: nobody, or that one was asked.
+        self.before = ""
+        #: Whose it is (`mqttd.cluster.etcd.keys.Owner`); empty: etcd does not say.
+        self.user = ""
+        self.revision = revision
+        #: By which revision it is ours: a later one where our lease has ended since. Who sends it
+        #: may know either.
+        self.by = revision
+        self.older = older
+        self.state: SessionState | None = None
+        #: What has come of its queue behind that.
+        self.more: list[bytes] = []
+        #: What its packets say, as far as they have been read, when they were written, and the
+        #: shared groups that they may name.
+        self.read: list[object] = []
+        self.written_at = 0
+        self.groups: list[Group | None] = []
+        self.catcher: Catcher | None = None
+        #: What our own store keeps of it, where it was to leave this node and is back.
+        self.remains: Remains | None = None
+        #: Its node is gone before TAIL, and awaited: what it sends then is in place of this.
+        self.again = False
+        #: What tells this sending of it from others, and the marks of this one.
+        self.sending = b""
+        #: It outlasts its connection: while its node is awaited, so is it.
+        self.lasts = False
+        #: What others are to know before they give their marks: a revision of etcd, 0 where this
+        #: node has written nothing yet; -1: they are not asked.
+        self.known = -1
+        #: What the old node has caught is here; all of it is here that will ever be; and somebody
+        #: was given it.
+        self.has_tail = False
+        self.whole = False
+        self.taken = False
+        #: Who has claimed it meanwhile, and when.
+        self.next: tuple[str, int] | None = None
+        self.waits: Deferred[SessionState | None] | None = None
+        #: Somebody has waited for it in vain.
+        self.missed = False
+        self.late: Any = None

@@ -1,0 +1,76 @@
+"""A node that stands still for longer than its lease, and goes on: its sessions, and others'."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+
+import pytest
+from twisted.internet.defer import Deferred
+
+from mqttd.cluster.etcd.client import EtcdError
+from mqttd.cluster.etcd.keys import claimed
+from mqttd.cluster.sessions.transit import LANE_MARKED, MARKED, TAIL
+from mqttd.types import Claim, Held
+from tests.unit.cluster.test_users import ALICE, BRIEF, KEYS, LEASE, OTHER, Node
+
+
+@pytest.fixture
+def node() -> Node:
+    return Node()
+
+
+def goes_on(node: Node) -> None:
+    """Its lease has ended with all that it had, and it is a member anew."""
+    own = b64encode(KEYS.own("s")).decode()
+    if own in node.etcd.kept and node.etcd.lease() == LEASE:
+        del node.etcd.kept[own]
+    done = Deferred.fromCoroutine(node.owners.amends.claim_all(list(node.owners.owned)))
+    node.turn()
+    assert isinstance(done.result, int)
+
+
+def marked(node: Node, revision: int) -> None:
+    for name in "ab":
+        node.sends(name, revision, what=MARKED)
+        node.sends(name, revision, what=LANE_MARKED)
+
+
+def sends_all(node: Node, name: str, revision: int) -> None:
+    """What this one has of the session, and the marks of all."""
+    node.sends(name, revision, node.record_of("alice"))
+    marked(node, revision)
+    node.sends(name, revision, what=TAIL)
+
+
+@pytest.mark.parametrize("knows", ["before", "anew"])
+def test_what_is_on_its_way_here_still_is_when_it_is_claimed_anew(node: Node, knows: str) -> None:
+    """Who comes meanwhile waits for it; who sends it may have looked at etcd since, or not."""
+    node.etcd.write(KEYS.own("s"), claimed("b", "", ALICE), BRIEF)
+    assert isinstance(node.claim("alice", 5), EtcdError)
+    before = node.owners.owned["s"]
+    goes_on(node)
+    assert node.etcd.read() == ("c", "b", ALICE)
+    assert node.owners.owned["s"] > before
+    assert isinstance(node.claim("alice", 5), EtcdError)
+    sends_all(node, "b", before if knows == "before" else node.owners.owned["s"])
+    assert node.memory.broker.sessions["s"].username == "alice"
+    assert node.claim("alice") == Claim(node.etcd.revision, Held.HERE)
+    assert node.etcd.read() == ("c", "b", ALICE)
+    assert not node.moves.arrivals.of
+
+
+def test_what_its_giver_has_back_is_not_waited_for(node: Node) -> None:
+    """What comes all the same goes there; who comes here claims it anew."""
+    node.etcd.write(KEYS.own("s"), claimed("b", "", ALICE), OTHER)
+    assert isinstance(node.claim("alice", 5), EtcdError)
+    before = node.owners.owned["s"]
+    back = node.etcd.write(KEYS.own("s"), claimed("b", "", ALICE), OTHER)
+    goes_on(node)
+    assert "s" not in node.owners.owned
+    assert not node.moves.arrivals.pending("s")
+    sends_all(node, "b", before)
+    assert node.moves.departures.of["s"].revision == back
+    assert "s" not in node.memory.broker.sessions
+    assert isinstance(node.claim("alice", 5), EtcdError)
+    sends_all(node, "b", node.owners.owned["s"])
+    assert node.memory.broker.sessions["s"].username == "alice"
