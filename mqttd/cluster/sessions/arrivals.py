@@ -398,6 +398,8 @@ class Arrivals:
         if comes is None or not comes.taken:
             return
         self._unlink(client_id, comes)
+        if comes.state is not None:
+            self._outlived(client_id, comes.older)
         if comes.catcher is not None:
             if with_state:
                 queue_more(self.transit.broker, session, self.transit.caught(comes.catcher), 0)
@@ -409,6 +411,15 @@ class Arrivals:
         self.transit.broker.journal.when_kept(lambda: self._done(client_id, comes))
         if comes.next is not None:
             self.transit.reactor.callLater(0, self.overtaken, client_id, *comes.next)
+
+    def _outlived(self, client_id: str, older: Coming | None) -> None:
+        """One that was claimed after these is here: it has been where they were to go."""
+        while older is not None:
+            self._unlink(client_id, older)
+            if older.catcher is not None:
+                self.transit.bury(older.catcher)
+            self._done(client_id, older)
+            older = older.older
 
     def _done(self, client_id: str, comes: Coming) -> None:
         """Who had it need not keep it any longer; that may be our own store."""

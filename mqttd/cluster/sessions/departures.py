@@ -96,9 +96,15 @@ class Departures:
         gone: whom something may be under way to that is part of it.
         """
         transit = self.transit
-        if client_id in self.of:
-            self.forget(client_id)
         to = transit.mesh.nodes.get(by)
+        leaves = self.of.get(client_id)
+        if leaves is not None and leaves.revision > revision:
+            # It has been here since, and what there is of it is on its way already.
+            if remains is not None:
+                remains.end()
+            state = None
+        elif leaves is not None:
+            self.forget(client_id)
         if state is None:
             if to is not None:
                 transit.say(to, WHOLE, client_id, revision)

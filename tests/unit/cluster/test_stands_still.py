@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 from mqttd.cluster.etcd.client import EtcdError
 from mqttd.cluster.etcd.keys import claimed
 from mqttd.cluster.sessions.transit import LANE_MARKED, MARKED, TAIL
-from mqttd.types import Claim, Held
+from mqttd.types import Claim, Held, SessionState
 from tests.unit.cluster.test_users import ALICE, BRIEF, KEYS, LEASE, OTHER, Node
 
 
@@ -74,3 +74,31 @@ def test_what_its_giver_has_back_is_not_waited_for(node: Node) -> None:
     assert isinstance(node.claim("alice", 5), EtcdError)
     sends_all(node, "b", node.owners.owned["s"])
     assert node.memory.broker.sessions["s"].username == "alice"
+
+
+def passes_through(node: Node) -> None:
+    """On its way here from `b`, `a` has claimed it after us, and `b` has had it back for that."""
+    node.etcd.write(KEYS.own("s"), claimed("b", "", ALICE), OTHER)
+    assert isinstance(node.claim("alice", 5), EtcdError)
+    node.sends("b", node.owners.owned["s"], node.record_of("alice"))
+    node.owners.taken("s", "a", node.etcd.write(KEYS.own("s"), claimed("a", "c", ALICE), OTHER))
+    node.etcd.write(KEYS.own("s"), claimed("b", "a", ALICE), OTHER)
+
+
+def test_what_has_come_is_in_place_of_what_was_on_its_way_before(node: Node) -> None:
+    passes_through(node)
+    assert isinstance(node.claim("alice", 5), EtcdError)
+    sends_all(node, "b", node.owners.owned["s"])
+    assert node.memory.broker.sessions["s"].username == "alice"
+    assert not node.moves.arrivals.of
+
+
+def test_what_is_on_its_way_from_here_is_not_given_up_for_what_was_before(node: Node) -> None:
+    passes_through(node)
+    before = node.moves.arrivals.of["s"].revision
+    state = SessionState(node.record_of("alice"), (), 90)
+    node.moves.departures.begin("s", "b", 99, state)
+    node.moves.arrivals.left("b")  # and is back, and has nothing of what it had sent
+    node.sends("b", before)
+    leaves = node.moves.departures.of["s"]
+    assert (leaves.to, leaves.revision) == ("b", 99)
