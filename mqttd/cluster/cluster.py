@@ -233,8 +233,7 @@ class Cluster:
 
     def opened(self) -> None:
         """Clients are let in."""
-        self._ready = True
-        self._tell_ready()
+        self.takes(True)
         self.heirs.release(len(self.view.members) <= 1 and not self._own_wills)
 
     def takes(self, ready: bool) -> None:
@@ -409,6 +408,7 @@ class Cluster:
             self._anew = True
             await self._register(self.reactor.seconds())
             await self._look()
+            self.moves.anew()
             if self.replication is not None:
                 await self.replication.rejoined()
         if self._anew or self.minority:

@@ -9,6 +9,9 @@ What had been sent to it and not acknowledged it may have: it says how much, whe
 (`mqttd.cluster.links.nodes`), and the rest is sent again. QoS 2 is kept in the store meanwhile, too
 (`mqttd.mesh.ferry`).
 
+Of sessions that move it is told anew all but one thing: that they are where they were to go. A node
+that has only stood still keeps them until then, with all that is published for them.
+
 Promise: above `mqttd.mesh.peer.MOST` bytes for a node publishers wait, until it is back or awaited
 no more: who publishes much takes nothing from others that was acknowledged to them. A node that
 joins meanwhile knows nothing of it.
@@ -20,6 +23,7 @@ from collections.abc import Callable
 from typing import Final
 
 from mqttd.cluster.links.nodes import Node, NodeMesh
+from mqttd.cluster.sessions.transit import is_done
 from mqttd.mesh.frames import STATE, split
 from mqttd.mesh.peer import NEVER
 
@@ -75,7 +79,7 @@ class Absent:
         ferry, kept = old.ferry, node.ferry
         node.stream = old.stream
         for at, (_, data) in enumerate(ferry.kept):
-            if _qos(data):
+            if _qos(data) or is_done(data):
                 kept.kept.append((NEVER, data))
                 kept.kept_bytes += len(data)
                 if at < len(ferry.before):

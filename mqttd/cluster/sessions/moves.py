@@ -303,6 +303,14 @@ class Moves:
         self.arrivals.joined(node)
         self.departures.joined(node)
 
+    def anew(self) -> None:
+        """We are a member anew: to others we were gone, with what they had said to us.
+
+        To us they were not, so nothing else asks them again.
+        """
+        for node in list(self.mesh.nodes.values()):
+            self.joined(node)
+
     def left(self, name: str) -> None:
         """A node is gone."""
         wait = HEIR if self.arrivals.is_left(name) else BACK

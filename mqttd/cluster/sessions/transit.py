@@ -12,7 +12,7 @@ from mqttd.cluster.links.nodes import Node, NodeMesh
 from mqttd.cluster.sessions.catcher import Catcher
 from mqttd.cluster.sessions.packets import joined
 from mqttd.codec.topic import is_shared
-from mqttd.mesh.frames import STATE, packed_frame
+from mqttd.mesh.frames import STATE, packed, packed_frame, split
 from mqttd.session.session import Session
 from mqttd.types import SessionState
 
@@ -31,6 +31,7 @@ __all__ = [
     "WHOLE",
     "Transit",
     "cancel",
+    "is_done",
     "sending_of",
     "with_sending",
 ]
@@ -57,6 +58,7 @@ BACK: Final = 0.5
 HEIR: Final = MARKS
 #: How it ends, and so many bytes of it: eight in hexadecimal.
 _SENDING: Final = b',"sending":"'
+_DONE: Final = packed([DONE])
 _SAID: Final = len(_SENDING) + 18
 
 
@@ -169,6 +171,11 @@ def sending_of(record: bytes) -> bytes:
     """What is said so; empty: nothing."""
     said = record[-_SAID:]
     return bytes.fromhex(said[len(_SENDING) : -2].decode()) if said.startswith(_SENDING) else b""
+
+
+def is_done(data: bytes) -> bool:
+    """Whether this frame says that a session is where it belongs: so it is, whoever hears it."""
+    return data[0] == STATE and data[split(data, 0)[0] :].startswith(_DONE)
 
 
 def cancel(late: Any) -> None:

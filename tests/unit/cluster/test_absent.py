@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from mqttd.cluster.links.nodes import TAKEN, Node, NodeMesh
 from mqttd.cluster.routes.absent import Absent
-from mqttd.mesh.frames import STATE, frame
+from mqttd.cluster.sessions.transit import DONE, WHOLE
+from mqttd.mesh.frames import STATE, packed_frame
 from mqttd.mesh.link import Link, Stream
 from tests.support import packets as mq
 from tests.support.memory import MemoryBroker
@@ -39,7 +40,7 @@ def test_a_node_that_is_back_is_sent_what_it_has_not_taken() -> None:
     _link(mesh, node, 77)
     for number in (1, 2):
         node.ferry.carry(_message(number, 2), True)
-    node.ferry.keep(frame(STATE, b"of a session that moves"))
+    node.ferry.keep(packed_frame(STATE, [WHOLE, b"s", bytes(8)]))
     for number in (3, 4):
         node.ferry.carry(_message(number, number - 2), number == 4)
     absent.begin(node)
@@ -50,6 +51,22 @@ def test_a_node_that_is_back_is_sent_what_it_has_not_taken() -> None:
     back.ferry.resume(4)  # the session that moves counts
     assert [data for _, data in back.ferry.kept] == [_message(4, 2), _message(5, 2)]
     assert back.ferry.kept_bytes == sum(len(data) for _, data in back.ferry.kept)
+
+
+def test_a_node_that_stood_still_hears_that_a_session_is_here() -> None:
+    """It keeps that until then, with what is published for it."""
+    mesh = _mesh()
+    absent = Absent(mesh)
+    node = mesh.join("b", 1)
+    _link(mesh, node, 77)
+    done = packed_frame(STATE, [DONE, b"s", bytes(8)])
+    for what in (packed_frame(STATE, [WHOLE, b"s", bytes(8)]), done, _message(1, 1)):
+        node.ferry.keep(what)
+    absent.begin(node)
+    back = mesh.join("b", 2)
+    absent.back(back)
+    back.ferry.resume(1)
+    assert [data for _, data in back.ferry.kept] == [done, _message(1, 1)]
 
 
 def test_how_much_was_taken_outlasts_a_link_and_the_process() -> None:

@@ -9,7 +9,8 @@ from twisted.internet.defer import Deferred
 
 from mqttd.cluster.etcd.client import EtcdError
 from mqttd.cluster.etcd.keys import claimed
-from mqttd.cluster.sessions.transit import LANE_MARKED, MARKED, TAIL
+from mqttd.cluster.sessions.transit import LANE_MARKED, MARKED, TAIL, WANT, WHOLE
+from mqttd.mesh.frames import split, unpacked
 from mqttd.types import Claim, Held, SessionState
 from tests.unit.cluster.test_users import ALICE, BRIEF, KEYS, LEASE, OTHER, Node
 
@@ -102,3 +103,25 @@ def test_what_is_on_its_way_from_here_is_not_given_up_for_what_was_before(node: 
     node.sends("b", before)
     leaves = node.moves.departures.of["s"]
     assert (leaves.to, leaves.revision) == ("b", 99)
+
+
+def said(node: Node, name: str) -> list[bytes]:
+    """What was said of sessions to this one since the last time."""
+    kept = node.nodes[name].ferry.kept
+    frames = [data[split(data, 0)[0] :] for _, data in kept]
+    kept.clear()
+    return [unpacked(body)[0] for body in frames]
+
+
+def test_what_was_said_to_it_is_asked_for_again(node: Node) -> None:
+    """Others have dropped that with its lease; it has never seen them go."""
+    node.etcd.write(KEYS.own("s"), claimed("b", "", ALICE), OTHER)
+    assert isinstance(node.claim("alice", 5), EtcdError)
+    said(node, "b")
+    node.moves.anew()
+    assert said(node, "b") == [WANT]
+    sends_all(node, "b", node.owners.owned["s"])
+    node.owners.taken("s", "a", node.etcd.write(KEYS.own("s"), claimed("a", "c", ALICE), OTHER))
+    assert said(node, "a")[-1] == WHOLE
+    node.moves.anew()
+    assert said(node, "a") == [WHOLE]
