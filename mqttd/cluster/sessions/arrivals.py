@@ -20,7 +20,6 @@ from typing import Final
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
-from mqttd.broker.routing.shared import Group
 from mqttd.broker.sessions.records import groups_of, queue_more, read_packets
 from mqttd.cluster.etcd.client import EtcdError
 from mqttd.cluster.links.nodes import Node
