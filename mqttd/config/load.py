@@ -281,18 +281,7 @@ def _agree(config: Config, reading: _Reading) -> None:
         if shared:
             bound = "topic filters without $share or $queue: they are compared with topics"
             reading.fault("mqueue.priorities", topic_filter, bound)
-    taken: dict[int, dict[str, tuple[str, str]]] = {}
-    for path, listener in _listeners(config):
-        if isinstance(listener, SocketListener) and listener.address[1]:
-            host, port = listener.address
-            hosts = taken.setdefault(port, {})
-            other = hosts.get(host) or hosts.get("")
-            if other is None and not host:
-                other = next(iter(hosts.values()), None)
-            if other is not None:
-                bound = f"another address than {other[0]}.bind, which is {other[1]}"
-                reading.conflict(f"{path}.bind", f"{other[0]}.bind", listener.bind, bound)
-            hosts.setdefault(host, (path, listener.bind))
+    _agree_addresses(config, reading)
     for path, listener in _listeners(config):
         _agree_listener(path, listener, reading)
         if isinstance(listener, SocketListener):
@@ -301,11 +290,27 @@ def _agree(config: Config, reading: _Reading) -> None:
     if len(os.fsencode(config.admin.socket)) > MAX_SOCKET_PATH:
         bound = f"a path of at most {MAX_SOCKET_PATH} bytes, the limit of Unix sockets"
         reading.conflict("admin.socket", "node.data_dir", config.admin.socket, bound)
-    tcp, page = config.admin.tcp, config.admin.page
-    _agree_admin("admin.tcp", tcp, bool(tcp.token_file or tcp.pull_token_file), reading)
-    _agree_admin("admin.page", page, page.enabled, reading)
+    for path, door, is_open in _doors(config):
+        _agree_admin(path, door, is_open, reading)
     if config.cluster.kind != "none":
         _agree_cluster(config.cluster, reading)
+
+
+def _agree_addresses(config: Config, reading: _Reading) -> None:
+    """Check that no two of what the broker listens at have the same address."""
+    taken: dict[int, dict[str, tuple[str, str]]] = {}
+    for path, bound in _addresses(config):
+        host, port = bound.address
+        if not port:
+            continue
+        hosts = taken.setdefault(port, {})
+        other = hosts.get(host) or hosts.get("")
+        if other is None and not host:
+            other = next(iter(hosts.values()), None)
+        if other is not None:
+            expected = f"another address than {other[0]}.bind, which is {other[1]}"
+            reading.conflict(f"{path}.bind", f"{other[0]}.bind", bound.bind, expected)
+        hosts.setdefault(host, (path, bound.bind))
 
 
 def _agree_admin(path: str, door: AdminTcp | AdminPage, is_open: bool, reading: _Reading) -> None:
@@ -373,6 +378,23 @@ def _listeners(config: Config) -> Iterator[tuple[str, Any]]:
     for kind, names in config.listener.items():
         for name, listener in names.items():
             yield f"listener.{kind}.{name}", listener
+
+
+def _doors(config: Config) -> Iterator[tuple[str, AdminTcp | AdminPage, bool]]:
+    """The doors of the HTTP interface, their paths, and whether they are opened."""
+    tcp, page = config.admin.tcp, config.admin.page
+    yield "admin.tcp", tcp, bool(tcp.token_file or tcp.pull_token_file)
+    yield "admin.page", page, page.enabled
+
+
+def _addresses(config: Config) -> Iterator[tuple[str, SocketListener | AdminTcp | AdminPage]]:
+    """What is listened at with an address of its own, and its path."""
+    for path, listener in _listeners(config):
+        if isinstance(listener, SocketListener):
+            yield path, listener
+    for path, door, is_open in _doors(config):
+        if is_open:
+            yield path, door
 
 
 def _read_text(path: str) -> str:

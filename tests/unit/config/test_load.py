@@ -212,6 +212,10 @@ def test_an_unknown_key_names_the_nearest_known_one(read: Load, text: str, neare
     assert found.startswith(":")
 
 
+def test_a_door_that_is_closed_takes_no_address(read: Load) -> None:
+    read('[listener.ws.a]\nbind = ":18083"\n[admin.page]\nbind = "127.0.0.1:18083"\n')
+
+
 def test_an_unknown_variable_names_the_nearest_known_one(read: Load) -> None:
     assert mistakes(read, "", {"MQTTD__MQTT__MAX_PAKET_SIZE": "1"}) == [
         "environment MQTTD__MQTT__MAX_PAKET_SIZE: unknown key; the nearest known key is"
@@ -336,6 +340,11 @@ def test_a_listener_name_is_plain(read: Load) -> None:
             '[listener.tcp.a]\nbind = ":1883"\n[listener.tcp.b]\nbind = "127.0.0.1:1883"\n',
             ':4: listener.tcp.b.bind = "127.0.0.1:1883": expected another address than'
             " listener.tcp.a.bind, which is :1883",
+        ),
+        (
+            '[listener.ws.a]\nbind = ":18083"\n[admin.page]\nenabled = true\n',
+            ':3: admin.page.bind = "127.0.0.1:18083": expected another address than'
+            " listener.ws.a.bind, which is :18083",
         ),
     ],
 )
