@@ -457,8 +457,9 @@ def _unknown(path: str, spell: Callable[[str], str]) -> str:
     if steps[0] == "listener" and len(steps) > 1 and steps[1] in _KINDS_ELSEWHERE:
         kind = _KINDS_ELSEWHERE[steps[1]]
         return f"unknown kind of listener; it is called {spell('.'.join(['listener', kind]))} here"
-    known = [*OPTIONS, *TABLES]
     table, _, name = pattern.rpartition(".")
+    tops = [] if table else sorted({key.partition(".")[0] for key in TABLES})
+    known = [*OPTIONS, *TABLES, *tops]
     # One letter more or less is rather that than another table's.
     here = [key for key in OPTIONS if key.rpartition(".")[0] == table]
     twin = difflib.get_close_matches(pattern, here, 1, 0.95)

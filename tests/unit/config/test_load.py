@@ -197,6 +197,7 @@ def test_all_mistakes_are_told_at_once(read: Load) -> None:
         ("[cluster]\nendpoint = 'x'", "cluster.endpoints"),
         ("[mqt]\nmax_qos = 1", "mqtt"),
         ("[sesion]", "session"),
+        ("[listner.tcp.a]\nbind = ':1'", "listener"),
         ("[auth.usrname]", "auth.username"),
         ("[auth]\nfile = 'x'", "auth.username.file"),
         ("[listener.tcp.a]\nbnid = ':1'", "listener.tcp.a.bind"),
