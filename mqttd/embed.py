@@ -51,6 +51,7 @@ from mqttd.config.schema import Config
 from mqttd.plugins.calls.budget import UNBOUNDED, Budget
 from mqttd.plugins.calls.callback import HookCallable
 from mqttd.plugins.calls.filters import Patterns
+from mqttd.plugins.calls.signatures import verify_callback
 from mqttd.session.ground.message import Message
 from mqttd.types import ClientInfo
 
@@ -161,6 +162,7 @@ class Broker:
         try:
             service = MqttdService(config, reactor, partial(_fire, opened))
             for hooked in self._hooks:
+                verify_callback(*hooked[:3])
                 service.hooks.hook(*hooked[:4], self._budget, *hooked[4:])
             service.startService()
             await _result(opened)
@@ -263,12 +265,13 @@ class Broker:
 
         It is called as ``function(*args, acc, *init_args)``, with `topic_filter` and `client` for
         those messages and clients only; docs/reference/hooks.md has the points. What it raises is
-        logged and counted, and passed over. Raises HookError for an unknown point or a filter that
-        is none (at `start`, if the broker is not running yet).
+        logged and counted, and passed over. Raises HookError for an unknown point, a function that
+        cannot be called so, or a filter that is none; at `start`, if the broker is not running.
         """
 
         def decorate(function: HookFunction) -> HookFunction:
             if self._service is not None:
+                verify_callback(point, function, init_args)
                 self._service.hooks.hook(
                     point, function, init_args, priority, self._budget, topic_filter, client
                 )

@@ -38,8 +38,9 @@ class IHooks(Interface):
             the points that are told of a message (``message.*``, ``delivery.*``).
         :param client: a client id, or how one begins with ``*`` at the end (``"pump-*"``), or some
             of both: only for these clients.
-        :raises HookError: (of `mqttd.types`) unknown point, hooked there already, no valid filter,
-            or a filter at a point that has nothing to compare it with.
+        :raises HookError: (of `mqttd.types`) unknown point, hooked there already, a callback that
+            cannot be called with these arguments, no valid filter, or a filter at a point that has
+            nothing to compare it with.
 
         The callback returns `OK` (or None), ``OK(acc)``, `STOP` or ``STOP(acc)`` of
         `mqttd.types`, or a Deferred of one where the point waits (`client.connect`,

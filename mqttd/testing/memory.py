@@ -46,6 +46,7 @@ from mqttd.plugins.calls.budget import Budget
 from mqttd.plugins.calls.callback import HookCallable
 from mqttd.plugins.calls.filters import Patterns
 from mqttd.plugins.calls.hooks import Hooks
+from mqttd.plugins.calls.signatures import verify_callback
 from mqttd.session.ground.message import Message
 from mqttd.session.ground.settings import Settings
 from mqttd.session.session import Session
@@ -205,7 +206,8 @@ class MemoryBroker:
         topic_filter: Patterns = None,
         client: Patterns = None,
     ) -> None:
-        """As `hooks.hook`."""
+        """As `hooks.hook` of a plugin's handle."""
+        verify_callback(point, callback)
         self.hooks.hook(point, callback, (), priority, topic_filter=topic_filter, client=client)
 
     def session(self, client_id: str) -> Session | None:

@@ -58,6 +58,12 @@ class Point:
         return self.acc.partition(";")[0] == "Message"
 
     @property
+    def parameters(self) -> tuple[str, ...]:
+        """What a callback is called with, by name: the arguments, then the accumulator."""
+        names = (arg.partition(":")[0] for arg in self.args)
+        return (*names, "message" if self.has_message else "acc")
+
+    @property
     def topic_at(self) -> int:
         """Which argument is the topic that the point is asked about; -1: there is none."""
         return self.args.index("topic: str") if "topic: str" in self.args else -1

@@ -37,6 +37,7 @@ from mqttd.plugins.calls.account import Account, OnError
 from mqttd.plugins.calls.budget import QUARANTINED, UNBOUNDED, Budget
 from mqttd.plugins.calls.callback import DENIED, Callback, HookCallable, meant, name_of, no_result
 from mqttd.plugins.calls.filters import HookFilter, Patterns, hook_filter
+from mqttd.plugins.calls.signatures import no_point
 from mqttd.plugins.calls.waiting import Asking, Ended
 from mqttd.plugins.calls.watchdog import GUARDS, TICK, framed
 from mqttd.types import OK, STOP, HookError, HookResult
@@ -142,7 +143,7 @@ class Hooks(Account):
     def lookup(self, point: str) -> tuple[Callback, ...]:
         """The callbacks of `point` in the order they run; `HookError` if there is no such point."""
         if point not in POINTS:
-            raise HookError(f"no hook point {point!r}; there are: {', '.join(POINTS)}")
+            raise HookError(no_point(point))
         return self._chains.get(point, ())
 
     def listening(self, point: str) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 from mqttd.plugins.calls.callback import name_of
 from mqttd.plugins.calls.filters import Patterns
+from mqttd.plugins.calls.signatures import verify_callback
 from mqttd.plugins.handle.base import HandleBase
 from mqttd.types import HookResult
 
@@ -32,6 +33,7 @@ class Hooking(HandleBase):
     ) -> None:
         """See `IHooks.hook`."""
         self._check()
+        verify_callback(point, callback, init_args)
         self._host.broker.hooks.hook(
             point, callback, init_args, priority, self.budget, topic_filter, client
         )

@@ -54,7 +54,7 @@ def test_a_hook_sees_messages_until_it_is_revoked(node: Node, handle: PluginHand
 
 
 def test_only_what_is_its_own_can_be_unhooked(node: Node, handle: PluginHandle) -> None:
-    def other(message: object) -> None: ...
+    def other(*seen: object) -> None: ...
 
     node.hooks.hook("message.publish", other)
     with pytest.raises(ValueError, match="plugin acme is not hooked"):

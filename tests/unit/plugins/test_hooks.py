@@ -138,7 +138,10 @@ def test_mistakes_are_refused() -> None:
         lambda: hooks.run_hooks("message.published", ()),
         lambda: hooks.listening("message.published"),
     ):
-        with pytest.raises(HookError, match="no hook point 'message.published'; there are: .*"):
+        with pytest.raises(
+            HookError,
+            match="no hook point 'message.published'; did you mean message.publish.; there are: .*",
+        ):
             call()
 
 
