@@ -92,6 +92,9 @@ class Found:
                 f" mqttd.plugins.declare import MqttdPlugin; {name} = MqttdPlugin(name={name!r},"
                 f" version='1.0', description='...', factory='{_PACKAGE}.{name}:CLASS')"
             )
+        for failed in self.failed:
+            if failed.name == name:
+                return PluginError(f"plugin {name!r} cannot be had: {failed.file}: {failed.error}")
         parts += [f"failed: {failed.file}: {failed.error}" for failed in self.failed]
         return PluginError("; ".join(parts))
 

@@ -114,6 +114,8 @@ def test_one_that_is_missing_is_told_with_those_there_are(node: Node) -> None:
     assert "broken.py: ModuleNotFoundError: No module named 'no_such_module'" in text
     assert "torn.py: SyntaxError: " in text and "line 1" in text
     assert "leaving.py: SystemExit: 3" in text
+    with pytest.raises(PluginError, match=r"^plugin 'torn' cannot be had: .*torn.py: SyntaxError"):
+        node.load("torn")
     listed = row(node, "broken")
     assert listed["state"] == "failed"
     assert listed["error"] == "ModuleNotFoundError: No module named 'no_such_module'"
