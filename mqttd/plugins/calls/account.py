@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from time import monotonic
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 
@@ -27,6 +27,9 @@ from mqttd.plugins.calls.watchdog import GUARDS, TICK, PluginTimeout, Watch, fra
 from mqttd.types import HookResult, PluginError
 
 __all__ = ["Account", "OnError", "is_of_one"]
+
+#: Characters of the line that tells of an error.
+_MOST: Final = 500
 
 OnError = Callable[[str, HookCallable, BaseException, Budget], None]
 
@@ -138,10 +141,13 @@ class Account:
             self.errors[point] = self.errors.get(point, 0) + 1
         if budget is entry.budget:
             entry.errors += 1
-        what = f"{type(error).__name__}: {error}{where(error)}"
-        if isinstance(error, PluginError):
-            what = str(error)  # is all that is to be said
-        text = f"{point or 'all calls'}: {what}"[:500]
+        text, place = f"{point or 'all calls'}: ", ""
+        if not isinstance(error, PluginError):  # what that says is all that is to be said
+            text += f"{type(error).__name__}: "
+            place = where(error)
+        # One line, and its end is the place: what says more than fits is cut before that.
+        text += " ".join(str(error).split())
+        text = text[: max(_MOST - len(place), 0)] + place[:_MOST]
         if self.on_error is not None:
             with suppress(Exception):  # a fault in the report must not stop the broker either
                 self.on_error(point, entry.callback, error, budget)

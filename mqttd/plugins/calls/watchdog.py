@@ -78,6 +78,8 @@ STEPS: Final[set[CodeType]] = set()
 
 #: Modules of ours that hold no state of the broker: a callback may be broken off in them.
 _HARMLESS: Final = ("mqttd.types", "mqttd.codec.", "mqttd.session.ground.message", "mqttd.testing")
+#: Whose code is not the plugin's: ours, and what we ask whether a module provides its interface.
+_NOT_ITS_OWN: Final = ("mqttd.", "zope.interface.")
 #: Looks for which Twisted's own code is left to finish what it does.
 _PATIENCE: Final = 20
 #: Of a look, what is lost to the moments for which every thread waits now and then.
@@ -451,7 +453,7 @@ def where(error: BaseException) -> str:
         code, names = at.tb_frame.f_code, at.tb_frame.f_globals
         if code not in GUARDS and code not in STEPS and names is not globals():
             line = f" ({code.co_filename}:{at.tb_lineno})"
-            if str(names.get("__name__")).startswith("mqttd."):
+            if str(names.get("__name__")).startswith(_NOT_ITS_OWN):
                 ours = line
             else:
                 place = line

@@ -193,6 +193,17 @@ def test_a_missing_method_is_named(node: Node) -> None:
     assert "unload" in str(row(node, "acme")["error"])
 
 
+def test_a_module_without_its_methods_is_told_with_the_line_that_hands_it_in(node: Node) -> None:
+    handed = 'handle.register_mod("acl", "acme", object())'
+    node.write("acme", COUNTING.replace("self.seen = []", handed))
+    with pytest.raises(PluginError) as error:
+        node.load("acme")
+    text = str(error.value)
+    line = (node.dir / "acme.py").read_text().partition(handed)[0].count("\n") + 1
+    assert "failed to implement" in text and "IAccessControl" in text and "\n" not in text
+    assert text.endswith(f"({node.dir}/acme.py:{line})")
+
+
 @pytest.mark.parametrize(
     ("body", "error"),
     [
