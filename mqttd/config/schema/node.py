@@ -167,7 +167,7 @@ class Log(Struct, frozen=True, kw_only=True):
         dict[Annotated[str, Meta(min_length=1)], Level],
         keys.plain(
             "Levels of modules of their own, and of what is below them; such as"
-            ' `{ "mqttd.access" = "debug", "mqttd.plugin.guard" = "warn" }`.',
+            ' `{ "mqttd.access" = "debug", "mqttd.plugin.webhook" = "warn" }`.',
             expects="a table of modules and levels, such as"
             ' { "mqttd.access" = "debug" }; levels are debug, info, warn, error, critical',
         ),

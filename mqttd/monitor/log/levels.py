@@ -1,7 +1,7 @@
 """How important a line must be to be written: a level for all, and for modules of their own.
 
     mqttd                info      [log] level
-    mqttd.plugin.guard   debug     [log] modules, or `mqttd-ctl log level`: the longest name counts
+    mqttd.plugin.webhook debug     [log] modules, or `mqttd-ctl log level`: the longest name counts
     everything else      warn      libraries: what they do by the way is not the operator's business
 
 Promise: a module that was asked for is asked for again at the price of one look-up.
