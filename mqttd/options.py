@@ -26,13 +26,14 @@ from mqttd.config.files import SHIPPED, find, places
 from mqttd.config.load import ConfigError, load
 from mqttd.config.plan import option_of, values
 from mqttd.config.schema import Config, SslListener
+from mqttd.monitor.log.modules import no_modules
 from mqttd.plugins.handle.handle import Host
 from mqttd.plugins.plugins import Plugins
 from mqttd.transports.tls import Tls, TlsError
 from mqttd.workers.place import PARENT, count_of, node_names, place_of
 
 __all__ = ["Options", "StartError", "check", "check_cluster", "check_files", "closed_door"]
-__all__ += ["lock_data_dir", "version_text", "why"]
+__all__ += ["lock_data_dir", "unheard", "version_text", "why"]
 
 
 #: What is wrong with one of its files, behind a listener's table.
@@ -104,8 +105,9 @@ def check(config: Config) -> None:
     """Read the files that a start reads, and start nothing; raises what is wrong with one."""
     check_files(config)
     _check_log(config)
-    if text := closed_door(config):
-        warnings.warn(text, stacklevel=1)
+    for text in (closed_door(config), *unheard(config)):
+        if text:
+            warnings.warn(text, stacklevel=1)
     Plugins(config, Host(None, None)).check()
     check_cluster(config)
     if config.cluster.kind != "none":
@@ -197,6 +199,12 @@ def closed_door(config: Config) -> str:
         f'{where}: admin.tcp.bind = "{tcp.bind}" opens nothing: this door is closed until'
         " admin.tcp.token_file names a file of tokens (openssl rand -hex 32 > FILE)"
     )
+
+
+def unheard(config: Config) -> list[str]:
+    """What tells who gave a level to a module of mqttd that there is not: nothing would come."""
+    where = config.at("log.modules")
+    return [f"{where}: {text}" for text in no_modules(config.log.modules)]
 
 
 def lock_data_dir(path: str) -> TextIO:

@@ -415,6 +415,14 @@ def test_what_cannot_be_opened_is_told_before_it_is_tried(site: Site, what: str)
     assert run(service, confirmed=True)["applied"]  # asking has left nothing bound
 
 
+def test_a_level_of_a_module_that_is_not_there_is_said(site: Site) -> None:
+    service = site.make()
+    site.write(keys={"log.modules": {"mqttd.plugin.mine": "debug", "mqttd.brokr": "debug"}})
+    (note,) = run(service)["notes"]
+    assert note.startswith(f"{site.file}:")
+    assert note.endswith("there is no module 'mqttd.brokr'; did you mean mqttd.broker?")
+
+
 def test_an_address_over_tcp_without_tokens_is_said_to_open_nothing(site: Site) -> None:
     bind = {"admin.tcp.bind": "127.0.0.1:0"}
     site.write(keys=bind)

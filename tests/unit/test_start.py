@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
@@ -44,19 +45,36 @@ def line_of(folder: Path, begin: str) -> str:
 def test_an_etcd_in_plain_is_warned_of(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = '[cluster]\nkind = "etcd"\nendpoints = ["http://etcd.example:2379"]\n'
     change(folder, "[cluster]\n", told)
-    with pytest.raises(SystemExit) as ended, pytest.warns(UserWarning, match="no https"):
+    with pytest.raises(SystemExit) as ended:
         check(folder)
     assert ended.value.code == 0
-    assert capsys.readouterr().out.endswith(": ok\n")
+    told = capsys.readouterr()
+    assert "no https" in told.err and told.out.endswith(": ok\n")
 
 
-def test_an_address_that_opens_nothing_is_warned_of(folder: Path) -> None:
+def test_an_address_that_opens_nothing_is_warned_of(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     change(folder, "[admin.tcp]\n", '[admin.tcp]\nbind = "127.0.0.1:8081"\n')
     where = f'{line_of(folder, "bind = ")}: admin.tcp.bind = "127.0.0.1:8081"'
     told = f"{where} opens nothing: .* admin.tcp.token_file"
-    with pytest.raises(SystemExit) as ended, pytest.warns(UserWarning, match=told):
+    with pytest.raises(SystemExit) as ended:
         check(folder)
     assert ended.value.code == 0
+    assert re.search(told, capsys.readouterr().err)
+
+
+def test_a_level_of_a_module_that_is_not_there_is_warned_of(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    levels = 'modules = { "mqttd.brokr" = "debug", "mqttd.access" = "debug", urllib3 = "info" }'
+    change(folder, "[log]\n", f"[log]\n{levels}\n")
+    with pytest.raises(SystemExit) as ended:
+        check(folder)
+    assert ended.value.code == 0
+    where = f"{line_of(folder, 'modules = ')}: log.modules"
+    told = f"mqttd: {where}: there is no module 'mqttd.brokr'; did you mean mqttd.broker?"
+    assert capsys.readouterr().err.splitlines() == [told]
 
 
 @pytest.mark.parametrize(
