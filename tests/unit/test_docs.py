@@ -91,6 +91,16 @@ def test_the_index_links_every_page() -> None:
 # -- examples
 
 
+def test_the_overview_names_every_folder() -> None:
+    text = (DOCS / "design/overview.md").read_text("utf-8")
+    for folder in sorted(path.parent for path in (ROOT / "mqttd").glob("*/**/__init__.py")):
+        part, *rooms = folder.relative_to(ROOT / "mqttd").parts
+        assert f"`mqttd/{part}`" in text, folder
+        if rooms:
+            row = rf"^\|[^|]*`{part}/([^|]*`)?{rooms[0]}`"
+            assert re.search(row, text, re.MULTILINE), folder
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_programs_and_files_shown_are_files_that_exist(page: Path) -> None:
     """Programs and files are never written in a page: they are included, and so tested.
