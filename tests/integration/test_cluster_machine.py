@@ -70,9 +70,11 @@ def test_clients_of_one_port_are_at_all_of_them_and_one_that_is_killed_is_back(
     for number, client in enumerate(clients):
         client.connect(f"c{number}", clean=False, props=STAYS)
         client.subscribe("t", qos=1)
-    found = nodes(machine)
-    assert set(found) == {"a", "a-2", "a-3"}
-    assert all(each["connections"] for each in found.values()), found
+    assert set(nodes(machine)) == {"a", "a-2", "a-3"}
+    until(
+        lambda: all(each["connections"] for each in nodes(machine).values()),
+        "that all of them have clients, as they tell each other",
+    )
     for number, client in enumerate(clients):
         client.publish("t", b"%d" % number, qos=1)
     for client in clients:

@@ -273,5 +273,5 @@ def test_a_large_session_that_goes_to_and_fro_waits_and_stays(
             break
     client.close()
     assert nodes[at].says(f'client_id={name} reason="Server unavailable" detail="the client id')
-    assert nodes[at].says("its user's sessions are large, or many, and have moved too often")
+    assert nodes[at].says("its session is large and has moved too often")
     connect(next(places), name, resumed=True)
