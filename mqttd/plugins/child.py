@@ -37,6 +37,7 @@ from mqttd.interfaces import (
     ISubscription,
 )
 from mqttd.plugins.calls.filters import Patterns
+from mqttd.plugins.calls.signatures import numbered, verify_callback, verify_function
 from mqttd.plugins.handle.base import check_message
 from mqttd.plugins.pipe import Pipe
 from mqttd.types import Action, ClientInfo, HookResult, StoreFull
@@ -161,6 +162,7 @@ class ChildHandle:
         client: Patterns = None,
     ) -> None:
         """See `IHooks.hook`."""
+        verify_callback(point, callback, init_args)
         if (point, callback) in self._hooked:
             raise ValueError(f"{callback!r} is hooked at {point} already")
         more = tuple(init_args)
@@ -190,6 +192,7 @@ class ChildHandle:
 
     def call_every(self, seconds: float, f: Callable[..., object], *args: Any) -> Any:
         """See `IPluginHandle.call_every`."""
+        verify_function(f, numbered(args))
         loop = LoopingCall(self._guarded, "timer", f, args)
         loop.start(seconds, now=False)
         return _Repeating(loop)
@@ -216,6 +219,7 @@ class ChildHandle:
 
     def subscribe(self, topic_filter: str, callback: Callable[[Any], object], qos: int = 0) -> Any:
         """See `IPluginHandle.subscribe`."""
+        verify_function(callback, ("message",))
         key = self._key(callback)
         self.ask("subscribe", topic_filter, key, qos)
         return _Subscribed(self, topic_filter, key)

@@ -1,7 +1,8 @@
-"""Whether a callback can be called as its hook point will: asked where it is handed in.
+"""Whether a function can be called as it will be: asked where it is handed in.
 
     handle.hook("client.connected", f)   ->  verify_callback("client.connected", f)
                                              f(client, acc)?
+    handle.subscribe("a/#", f)           ->  verify_function(f, ("message",))
 
 Promise: what could be called is never refused; what does not tell what it takes (it is written in
 C, say) is not asked.
@@ -18,7 +19,7 @@ from mqttd.hints import like
 from mqttd.plugins.calls.callback import name_of
 from mqttd.types import HookError
 
-__all__ = ["no_point", "verify_callback"]
+__all__ = ["no_point", "numbered", "verify_callback", "verify_function"]
 
 
 def no_point(point: str) -> str:
@@ -35,18 +36,34 @@ def verify_callback(
     """
     if point not in POINTS:
         raise HookError(no_point(point))
-    if not callable(callback):
-        raise HookError(f"{callback!r} cannot be hooked at {point}: expected a function")
-    names = [*POINTS[point].parameters, *(f"init_args[{i}]" for i in range(len(init_args)))]
+    names = (*POINTS[point].parameters, *numbered(init_args, "init_args"))
+    if unfit := _unfit(callback, names):
+        raise HookError(f"at {point}: {unfit}")
+
+
+def verify_function(function: Callable[..., Any], names: Sequence[str]) -> None:
+    """Raise TypeError where `function` cannot be called with arguments of these names."""
+    if unfit := _unfit(function, names):
+        raise TypeError(unfit)
+
+
+def numbered(args: Sequence[Any], name: str = "args") -> list[str]:
+    """Names for arguments that have none."""
+    return [f"{name}[{i}]" for i in range(len(args))]
+
+
+def _unfit(function: object, names: Sequence[str]) -> str:
+    """Why the function cannot be called with arguments of these names; empty if it can."""
+    if not callable(function):
+        return f"{function!r} cannot be called: expected a function"
     try:
         # What a decorator wraps may take other arguments than what the decorator returned.
-        signature = inspect.signature(callback, follow_wrapped=False)
+        signature = inspect.signature(function, follow_wrapped=False)
     except (TypeError, ValueError):
-        return
+        return ""
     try:
         signature.bind(*names)
     except TypeError:
-        raise HookError(
-            f"{name_of(callback)} cannot be hooked at {point}: it takes"
-            f" ({', '.join(signature.parameters)}), and is called with ({', '.join(names)})"
-        ) from None
+        taken = ", ".join(signature.parameters)
+        return f"{name_of(function)} takes ({taken}), and is called with ({', '.join(names)})"
+    return ""

@@ -12,6 +12,7 @@ from mqttd.broker.publish import halfway, local
 from mqttd.broker.routing.abroad import Told
 from mqttd.codec.reasons import MqttError
 from mqttd.interfaces import ISubscription
+from mqttd.plugins.calls.signatures import verify_function
 from mqttd.plugins.handle.base import HandleBase, check_message
 
 __all__ = ["MOST_NESTED", "Messages"]
@@ -109,6 +110,7 @@ class Messages(HandleBase):
     def subscribe(self, topic_filter: str, callback: Callable[[Any], object], qos: int = 0) -> Any:
         """See `IPluginHandle.subscribe`."""
         self._check()
+        verify_function(callback, ("message",))
 
         def receive(message: object) -> None:
             if not self.revoked:

@@ -9,6 +9,7 @@ from twisted.internet.defer import Deferred
 from zope.interface import implementer
 
 from mqttd.interfaces import IRepeating
+from mqttd.plugins.calls.signatures import numbered, verify_function
 from mqttd.plugins.calls.threads import Threads
 from mqttd.plugins.handle.base import HandleBase
 
@@ -102,6 +103,7 @@ class Timers(HandleBase):
         self._check()
         if not seconds > 0:
             raise ValueError(f"seconds = {seconds!r}: expected more than 0")
+        verify_function(f, numbered(args))
         repeating = _Repeating(self, seconds, f, args)
         self._timers[repeating] = None
         return repeating
