@@ -14,7 +14,7 @@ makes a function a hook.
 
 Back-pressure: a subscription takes messages as fast as its reader asks for them. Meanwhile up to
 `queue` messages wait; when that is full the oldest QoS 0 message is dropped, without any the oldest
-of all, counted in `Subscription.dropped` and in the metric ``dropped.queue_full``, and told to the
+of all, counted in `Subscription.dropped` and in the metric ``dropped_queue_full``, and told to the
 hook ``delivery.dropped``. `await publish` lets readers have their turn after every `YIELD_EVERY`
 messages, waits for a subscription that is more than half full as long as its reader takes at least
 one message in `PATIENCE` seconds, and while the output of all connections is over
