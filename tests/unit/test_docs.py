@@ -70,6 +70,20 @@ def anchors(page: Path) -> set[str]:
 # -- links
 
 
+def test_the_page_of_alarms_has_every_one() -> None:
+    page = (DOCS / "howto/watch.md").read_text("utf-8")
+    told = r"\.(?:activate\(|_?alarm\(|_tell\(broker, )f?\"([\w:. ]+)"
+    named = re.compile(rf"{told}|ALARM: Final = \"(\w+)")
+    found = {
+        name[0] or name[1]
+        for path in sorted((ROOT / "mqttd").rglob("*.py"))
+        for name in named.findall(path.read_text("utf-8"))
+    }
+    assert {"store_damaged", "worker_down", "configuration", "disk_low"} <= found
+    for alarm in found - {"process"}:  # that of a plugin: plugin.NAME.process
+        assert f"`{'cluster_...' if alarm.startswith('cluster_') else alarm}" in page, alarm
+
+
 @pytest.mark.parametrize("page", [*PAGES, *FRONT], ids=name)
 def test_every_link_leads_somewhere(page: Path) -> None:
     for link in links(page):
