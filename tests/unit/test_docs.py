@@ -70,6 +70,22 @@ def anchors(page: Path) -> set[str]:
 # -- links
 
 
+@pytest.mark.parametrize("page", [*PAGES, *FRONT], ids=name)
+def test_modules_named_are_modules_that_exist(page: Path) -> None:
+    text = page.read_text("utf-8")
+    parts = {path.name for path in (ROOT / "mqttd").iterdir() if path.is_dir()}
+    for found in re.findall(r"`(?:mqttd/)?([a-z]+/[\w./-]*?)/?`", text):
+        if found.partition("/")[0] in parts:
+            path = ROOT / "mqttd" / found
+            assert path.exists() or path.with_suffix(".py").exists(), found
+    for found in re.findall(r"`mqttd\.((?:[a-z_]+\.)*[a-z_]+)\b", text):
+        first, second, *_ = [*found.split("."), ""]
+        path = ROOT / "mqttd" / first
+        if path.is_dir() and second:
+            there = (path / second).is_dir() or (path / f"{second}.py").exists()
+            assert there or re.search(rf"\b{second}\b", (path / "__init__.py").read_text()), found
+
+
 def test_the_page_of_alarms_has_every_one() -> None:
     page = (DOCS / "howto/watch.md").read_text("utf-8")
     told = r"\.(?:activate\(|_?alarm\(|_tell\(broker, )f?\"([\w:. ]+)"
