@@ -256,6 +256,7 @@ class Assembly(MultiService):
         if self.cluster is not None:
             self.cluster.leaves.serve(self.drain, parts)
             parts.apart = self.cluster.apart
+            self.engine.holder = self.cluster.still
         try:
             self.doors.bind()
         except ListenError as error:

@@ -26,7 +26,7 @@ from mqttd import __version__
 from mqttd.access.roles.roles import Roles
 from mqttd.broker.broker import Broker
 from mqttd.cluster.admin.shown import Shown
-from mqttd.cluster.apart import MINORITY, OLDER, PUT_OUT, Apart
+from mqttd.cluster.apart import OLDER, PUT_OUT, Apart
 from mqttd.cluster.beginning import Beginning
 from mqttd.cluster.commons import Commons
 from mqttd.cluster.etcd.client import Etcd, EtcdError, Kv, created, put
@@ -48,6 +48,7 @@ from mqttd.cluster.routes.routes import Routes
 from mqttd.cluster.routes.view import View
 from mqttd.cluster.sessions.moves import Moves
 from mqttd.cluster.sessions.owners import Owners
+from mqttd.cluster.still import Still
 from mqttd.cluster.wills.heirs import Heirs
 from mqttd.config.schema import Config
 from mqttd.mesh.frames import STATE
@@ -112,16 +113,16 @@ class Cluster:
             lambda: not self.minority and not self.view.rank(),
         )  # fmt: skip
         self.apart: Apart
+        self.still: Still
         #: Messages that were kept for nodes until their leases ended.
         self.dropped = 0
         self.stopped = False
         self.address = ""
-        self._ready = self._keeping = False
+        self._ready = self._keeping = self._looking = False
         self._watch: Watch | None = None
         #: Our lease has ended, and what was ours is still to be claimed.
         self._anew = False
-        self._next_keep = 0.0
-        self._next_look, self._looking = 0.0, False
+        self._next_keep = self._next_look = 0.0
         self._looks = DeferredLock()
         #: Wills of ours that etcd had from before.
         self._own_wills = 0
@@ -132,6 +133,7 @@ class Cluster:
         """This is the broker, and these are its roles; before clients are let in."""
         self.broker, self.upkeep.alarms = broker, broker.alarms
         self.apart = Apart(self.settings, broker, self.owners)
+        self.still = Still(self.membership, self.apart)
         self.etcd.is_older = lambda text: self.apart.begin(OLDER, text)
         self.heirs.serve(broker)
         self.mesh = NodeMesh(broker, self.routes.changed, self.routes.hold, self._told)
@@ -266,7 +268,6 @@ class Cluster:
         return Deferred.fromCoroutine(self._leave()).addErrback(lambda _: None)
 
     async def _leave(self) -> None:
-        self.owners.lease = 0
         if self.replication:
             self.replication.stop()
         if self.membership.lease:
@@ -374,7 +375,7 @@ class Cluster:
         self.unlinked.tick(self.apart.state != PUT_OUT)
         if not self.membership.epoch or self.stopped or self.etcd.older:
             return
-        self.membership.keeper.heard = now
+        self.still.tick(now)
         if self.owners.by_user != self.broker.settings.owned_by_user:
             self.owners.by_user = self.broker.settings.owned_by_user
             self._anew, self._next_keep = True, 0.0  # etcd is to say whose they are, or no more
@@ -383,8 +384,6 @@ class Cluster:
             self._next_keep = now + _AGAIN
             kept = Deferred.fromCoroutine(self._keep())
             kept.addErrback(self._not_kept).addBoth(self._kept)
-        if now >= self.membership.proved and not self.minority:
-            self.apart.begin(MINORITY)
         if self.routes.revision <= self.mesh.applied:
             self._in_time = now
         elif now - self._in_time > _BEHIND:
@@ -413,6 +412,7 @@ class Cluster:
                 await self.replication.rejoined()
         if self._anew or self.minority:
             await self._heal()
+        self.still.end()
 
     async def _heal(self) -> None:
         self.owners.lease, self.owners.home = self.membership.lease, self.membership.home

@@ -36,6 +36,7 @@ from mqttd.session.ground.connection import Connection
 from mqttd.session.ground.output import give_back, take
 from mqttd.session.ground.unfinished import READ, Unfinished
 from mqttd.transports.accepting import Accepting, Later
+from mqttd.transports.held import Holder, but_clients
 from mqttd.transports.layered_edge import os_reason, read_from
 from mqttd.transports.lobby import House
 from mqttd.transports.ports import peer_of
@@ -102,6 +103,8 @@ class Engine(Accepting):
         self.failed: Callable[[BaseException, int], object] = _raised
         #: So many times the store is not waited for: its disk is slow.
         self.hasty: int = 0
+        #: Whether clients are to be read from, where that is not always so.
+        self.holder: Holder | None = None
 
     # -- Twisted's IReadDescriptor -------------------------------------------------------------
 
@@ -167,9 +170,12 @@ class Engine(Accepting):
         self.taken = self.worked = 0
         if self.left:
             events = self._in_line(events)
+        held = self.holder is not None and self.holder.holds()
+        if held:
+            events = but_clients(self, events)
         before = metrics.packets_received
         others = self._feed(events)
-        if self.line:
+        if self.line and not held:
             if server.dirty:
                 server.perform()  # what the others are answered waits for nobody in line
             self._serve_line()
