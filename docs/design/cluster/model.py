@@ -6,7 +6,7 @@ Two models, each searched to its end (breadth first, every state once):
 
     Ownership   three nodes, two client ids, claims in any order, those of the first by two users,
                 a node that is killed, whose lease ends and that is started again with what its
-                store has
+                store has; or nodes that stand still for longer than their leases, and go on
     Cut         a session that moves from a to b while x publishes: messages, routes that x hears of
                 when it does, and marks, on streams that keep their order; a or b is killed
 
@@ -22,7 +22,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-RULES = ("check", "anew", "whose", "revision", "marks", "both", "again", "sending", "since")
+RULES = ("check", "anew", "whose", "back", "asks",
+         "revision", "marks", "both", "again", "sending", "since")  # fmt: skip
 NODES, CLIENTS = (0, 1, 2), (0, 1)
 #: Who claims each of these; the last bit of an epoch says whose claim it was, that of a session
 #: whose it is.
@@ -51,13 +52,16 @@ class State(NamedTuple):
     own: tuple[tuple[int, int] | None, ...]
     taken: frozenset[tuple[int, int, int, int]]  # of, client, by, epoch
     at: tuple[tuple[Owned, ...], ...]
-    #: 2: there; 1: killed, with a lease yet; 0: out.
+    #: 3: it stands still, and its lease has ended; 2: there; 1: killed, with a lease yet; 0: out.
     there: tuple[int, ...]
     sent: frozenset[tuple[int, int, int, int, int]]  # from, to, client, epoch, session
     epoch: int
     sessions: int
     claims: int
     kills: int
+    stops: int = 0
+    #: Of a client id somebody was given a new session, while there was one.
+    empty: str = ""
 
 
 def _put(items: tuple[Any, ...], at: int, value: Any) -> tuple[Any, ...]:
@@ -68,18 +72,32 @@ class Ownership:
     """`check`: a session that nobody waits for is kept only where etcd says whose it is.
 
     `anew`: a node that has read all of etcd again, and sees who has gone, claims what it has anew.
-    `whose`: a claim of what is another user's by etcd is refused.
+    `whose`: a claim of what is another user's by etcd is refused. Of a node that has stood still,
+    `stops` times at most: `back`: it does not wait for what others have back that it had claimed;
+    `asks`: it asks again for what it waits for.
     """
 
     def __init__(
-        self, claims: int, check: bool = True, anew: bool = True, whose: bool = True
+        self,
+        claims: int,
+        check: bool = True,
+        anew: bool = True,
+        whose: bool = True,
+        back: bool = True,
+        asks: bool = True,
+        kills: int = 1,
+        stops: int = 0,
     ) -> None:
         self.check = check
         self.anew = anew
         self.whose = whose
+        self.back = back
+        self.asks = asks
         nobody = tuple(tuple(Owned() for _ in CLIENTS) for _ in NODES)
         nothing = frozenset[Any]()
-        self.start = State((None, None), nothing, nobody, (2, 2, 2), nothing, 1, 1, claims, 1)
+        self.start = State(
+            (None, None), nothing, nobody, (2, 2, 2), nothing, 1, 1, claims, kills, stops
+        )
 
     def steps(self, s: State) -> Iterator[Step]:
         """All that may happen next."""
@@ -87,13 +105,19 @@ class Ownership:
             if s.there[n] == 2:
                 for c in CLIENTS:
                     for user in USERS[c]:
+                        if s.own[c] is not None and s.there[s.own[c][0]] == 3:
+                            continue  # its session waits for its node
                         if s.claims and s.at[n][c].waits is None and self.may(s, n, c, user):
                             what = f"{NAMES[n]} claims {c} for user {user}"
                             yield what, self.claim(s, n, c, user)
                 if s.kills:
                     yield f"{NAMES[n]} is killed", self.kill(s, n)
+                if s.stops:
+                    yield f"{NAMES[n]} stands still", self.stop(s, n)
                 if any(each[0] == n and each[2] >= GONE for each in s.taken):
                     yield f"{NAMES[n]} loses its watch and reads all", self.read(s, n)
+            elif s.there[n] == 3:
+                yield f"{NAMES[n]} goes on", self.goes_on(s, n)
             elif s.there[n] == 1:
                 yield f"the lease of {NAMES[n]} ends", self.expire(s, n)
             else:
@@ -145,6 +169,8 @@ class Ownership:
         """Its client is let in: with the session that is here, or a new one."""
         if s.at[n][c].session:
             return self._set(s, n, c, epoch=e, waits=None)
+        if any(at[c].session for at in s.at) or any(m[2] == c and m[4] for m in s.sent):
+            s = s._replace(empty=f"{c} is new at {NAMES[n]}, and there is a session of it")
         s = s._replace(sessions=s.sessions + 1)
         return self._set(s, n, c, session=s.sessions << 1 | e & 1, epoch=e, waits=None)
 
@@ -157,10 +183,12 @@ class Ownership:
         """`Owners.taken`."""
         s = s._replace(taken=s.taken - {(n, c, by, e)})
         owned = s.at[n][c]
+        if any(mail[:4] == (n, by, c, e) for mail in s.sent):
+            return s  # it asks again, and is sent that
         if owned.waits is not None and owned.waits[1] < e:
             return self._set(s, n, c, passed=(by, e))
         if owned.epoch > e:
-            return s
+            return s if by >= GONE else s._replace(sent=s.sent | {(n, by, c, e, 0)})
         if by >= GONE:
             return self._back(s, n, c, owned.session)
         s = self._set(s, n, c, session=0, epoch=0)
@@ -170,6 +198,10 @@ class Ownership:
         """`Moves._state`, as far as ownership goes."""
         s = s._replace(sent=s.sent - {(a, n, c, e, session)})
         owned = s.at[n][c]
+        if not session and any(mail[1:4] == (n, c, e) and mail[4] for mail in s.sent):
+            return s  # who had it before is asked (`Coming.before`), and sends it
+        if not session and owned.waits is not None and owned.waits[0] != a:
+            return s  # it was claimed of another
         if owned.waits is not None and owned.waits[1] == e:
             return self._has(s, n, c, e, session)
         if not session or owned.session or (self.check and s.own[c] != (n, e)):
@@ -184,7 +216,7 @@ class Ownership:
         if passed[0] >= GONE:
             return self._back(s, n, c, session)
         s = self._set(s, n, c, session=0, epoch=0)
-        if (passed[1] ^ session) & 1:
+        if session and (passed[1] ^ session) & 1:
             return s  # it was nobody's, and another user has it: `Moves._refuse` there
         return s._replace(sent=s.sent | {(n, passed[0], c, passed[1], session)})
 
@@ -224,6 +256,52 @@ class Ownership:
             return self._set(s, n, c, session=session, epoch=_epoch(s, c))
         return self._set(s, n, c, session=0, epoch=0)
 
+    def stop(self, s: State, n: int) -> State:
+        """It stands still, its lease ends, its home does not: what is its own stays so. What was
+        on its way to it who sends it has back, as soon as it is seen that nobody has claimed it
+        since (`mqttd.cluster.sessions.back`); what it has sent comes when it goes on."""
+        s = s._replace(there=_put(s.there, n, 3), stops=s.stops - 1)
+        for mail in s.sent:
+            giver, to, c, e, session = mail
+            if to == n:
+                s = s._replace(sent=s.sent - {mail})
+                if session and s.own[c] == (n, e):
+                    s = self._own(s, giver, c, session & 1)
+                    s = self._set(s, giver, c, session=session, epoch=_epoch(s, c))
+                elif session:
+                    s = self._passes(s, giver, c, session)
+        return s
+
+    def _passes(self, s: State, n: int, c: int, session: int) -> State:
+        """To who has claimed it meanwhile; that may be who has it back."""
+        own, waits = s.own[c], s.at[n][c].waits
+        if own is not None and waits is not None and own == (n, waits[1]):
+            return self._has(s, n, c, own[1], session)
+        if own is None or own[0] == n:
+            return self._back(s, n, c, session)
+        return s._replace(sent=s.sent | {(n, own[0], c, own[1], session)})
+
+    def goes_on(self, s: State, n: int) -> State:
+        """`Cluster._keep`: it reads all that etcd says; what is here is its own or somebody else's;
+        it asks, and is asked."""
+        s = s._replace(there=_put(s.there, n, 2))
+        for each in sorted(s.taken, key=lambda taken: taken[3]):
+            if each[0] == n:
+                s = self.hears(s, *each)
+        for c in CLIENTS:
+            owned, own = s.at[n][c], s.own[c]
+            if owned.waits is not None and own is not None:
+                if own[0] != n and owned.passed is None and self.back:
+                    s = self._set(s, n, c, passed=own)
+                if self.asks:
+                    asked = (owned.waits[0], c, n, owned.waits[1])
+                    s = s._replace(taken=s.taken | {asked})
+            for other in NODES:
+                waits = s.at[other][c].waits
+                if waits is not None and waits[0] == n:
+                    s = s._replace(taken=s.taken | {(n, c, other, waits[1])})
+        return s
+
     def read(self, s: State, n: int) -> State:
         """`Cluster._look`: keys that went with the leases of the dead are not seen any more."""
         taken = frozenset(each for each in s.taken if each[0] != n or each[2] < GONE)
@@ -253,6 +331,14 @@ class Ownership:
 
     def wrong(self, s: State) -> str:
         """What must never be."""
+        if self.start.stops:
+            if s.empty:
+                return s.empty
+            for c in CLIENTS:
+                waits = [n for n in NODES if s.there[n] == 2 and s.at[n][c].waits is not None]
+                on_way = any(mail[2] == c for mail in s.sent) or any(t[1] == c for t in s.taken)
+                if waits and not on_way and 3 not in s.there:
+                    return f"{NAMES[waits[0]]} waits for {c}, and nobody sends it"
         for c in CLIENTS:
             has = [n for n in NODES if s.there[n] == 2 and s.at[n][c].session]
             by = [s.at[n][c].epoch for n in has]
@@ -422,10 +508,14 @@ def main() -> int:
     parser.add_argument("--claims", type=int, default=4)
     parser.add_argument("--without", choices=RULES, default="")
     asked = parser.parse_args()
-    ownership = Ownership(asked.claims, *(asked.without != each for each in RULES[:3]))
-    moving = Moving(*(asked.without != each for each in RULES[3:]))
+    rules = [asked.without != each for each in RULES[:5]]
+    ownership = Ownership(asked.claims, *rules)
+    # With a fourth claim one that another has overtaken may be let in with a new session, until it
+    # hears of that: the session itself stays where it is.
+    still = Ownership(min(asked.claims, 3), *rules, kills=0, stops=2)
+    moving = Moving(*(asked.without != each for each in RULES[5:]))
     bad = 0
-    for name, model in (("cut", moving), ("ownership", ownership)):
+    for name, model in (("cut", moving), ("ownership", ownership), ("still", still)):
         count, way = search(model)
         print(f"{name}: {count} states, {'wrong:' if way else 'nothing wrong'}")
         for each in way:

@@ -28,12 +28,18 @@ def model() -> Any:
 def test_nothing_goes_wrong(model: Any) -> None:
     count, way = model.search(model.Ownership(_CLAIMS))
     assert (way, count > 5000) == ([], True)
+    assert model.search(model.Ownership(3, kills=0, stops=2))[1] == []
     assert model.search(model.Moving())[1] == []
 
 
 @pytest.mark.parametrize("rule", ["check", "anew", "whose"])
 def test_ownership_needs_each_rule(model: Any, rule: str) -> None:
     assert model.search(model.Ownership(3, **{rule: False}))[1]
+
+
+@pytest.mark.parametrize("rule", ["back", "asks"])
+def test_a_node_that_stands_still_needs_each_rule(model: Any, rule: str) -> None:
+    assert model.search(model.Ownership(3, kills=0, stops=1, **{rule: False}))[1]
 
 
 @pytest.mark.parametrize("rule", ["revision", "marks", "both", "again", "sending", "since"])
