@@ -8,8 +8,8 @@
 
 A client id that is nobody's any more, and somebody's in etcd, would keep out all but that user.
 
-Promise: each key is changed as it was read, or not at all; where etcd does not answer, ends are
-tried again.
+Promise: each key is changed as it was read, or not at all; where etcd does not answer, it is tried
+again.
 """
 
 from __future__ import annotations
@@ -72,6 +72,8 @@ class Amends:
         self.owners = owners
         #: Client ids that were claimed, and have no session here yet: whose they are by etcd.
         self.said: dict[str, str] = {}
+        #: Of those, what went under the lease, by which nothing outlasts this node.
+        self.brief: set[str] = set()
         #: Those that are to be written anew; whether only if they are to stay.
         self._anew: dict[str, bool] = {}
         #: Those that have ended, or may have; the revision in which they were ours, 0: not known.
@@ -129,19 +131,31 @@ class Amends:
 
     # -- what has come, and stays ----------------------------------------------------------------
 
+    def claimed(self, client_id: str, user: str, lasts: bool) -> None:
+        """It is ours, this user's by etcd, and has no session here yet; `lasts`: by our home."""
+        self.said[client_id] = user
+        if not lasts:
+            self.brief.add(client_id)
+
+    def forget(self, client_id: str) -> None:
+        """It is ours no more."""
+        self.said.pop(client_id, None)
+        self.brief.discard(client_id)
+
     def entered(self, session: Session, with_state: bool) -> None:
         """A session is here."""
         owners, client_id = self.owners, session.client_id
-        said = self.said.pop(client_id, None)
+        said, brief = self.said.get(client_id), client_id in self.brief
+        self.forget(client_id)
         if said is not None and said != owners.user(client_id, session.username):
             journal = session.server.journal
             journal.when_kept(partial(self._write_later, client_id, False))
-        elif not with_state and owners.home != owners.lease and not owners.all_lasts:
+        elif (brief or not with_state) and owners.home != owners.lease and not owners.all_lasts:
             self._write_later(client_id, True)
 
-    def _write_later(self, client_id: str, stays: bool) -> None:
+    def _write_later(self, client_id: str, stays: bool, seconds: float = 0) -> None:
         if not self._anew:
-            self.owners.reactor.callLater(0, self._write)
+            self.owners.reactor.callLater(seconds, self._write)
         self._anew[client_id] = stays
 
     def _write(self) -> None:
@@ -155,7 +169,12 @@ class Amends:
         ]
         if some and owners.lease:
             done = Deferred.fromCoroutine(self._write_all(some))
-            done.addErrback(lambda failure: None)  # they are given up with the lease, then
+            done.addErrback(lambda failure: self._write_again({each: anew[each] for each in some}))
+
+    def _write_again(self, some: dict[str, bool]) -> None:
+        """Etcd has not answered; where the lease ends meanwhile all is claimed anew."""
+        for client_id, stays in some.items():
+            self._write_later(client_id, stays, _AGAIN)
 
     async def _write_all(self, client_ids: list[str]) -> None:
         owners = self.owners

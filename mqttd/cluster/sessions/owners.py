@@ -265,7 +265,7 @@ class Owners:
         """It is ours from this revision on; where another had it, its session comes from there,
         or from who had it `before`. `user`: whose it is, as etcd says."""
         self.owned[client_id] = revision
-        self.amends.said[client_id] = user
+        self.amends.claimed(client_id, user, lasts)
         if not origin:
             return Claim(revision, Held.NOWHERE)
         comes = self.moves.arrivals.expect(client_id, origin, revision)
@@ -352,7 +352,7 @@ class Owners:
 
     def release(self, client_id: str, epoch: int) -> Deferred[None] | None:
         """As `IRegistry.release`."""
-        self.amends.said.pop(client_id, None)
+        self.amends.forget(client_id)
         revision = self.owned.pop(client_id, None)
         if revision is None:
             return None
@@ -398,7 +398,7 @@ class Owners:
 
     def _hand(self, client_id: str, by: str, revision: int) -> None:
         if client_id not in self.owned:
-            self.amends.said.pop(client_id, None)
+            self.amends.forget(client_id)
         state = self._hand_over(client_id, revision)
         self.went += state is not None
         self.moves.hand(client_id, by, revision, state)

@@ -12,7 +12,7 @@ from mqttd.cluster.etcd.keys import claimed
 from mqttd.cluster.sessions.transit import LANE_MARKED, MARKED, TAIL, WANT, WHOLE
 from mqttd.mesh.frames import split, unpacked
 from mqttd.types import Claim, Held, SessionState
-from tests.unit.cluster.test_users import ALICE, BRIEF, KEYS, LEASE, OTHER, Node
+from tests.unit.cluster.test_users import ALICE, BRIEF, HOME, KEYS, LEASE, OTHER, Node
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_what_is_on_its_way_here_still_is_when_it_is_claimed_anew(node: Node, kn
     sends_all(node, "b", before if knows == "before" else node.owners.owned["s"])
     assert node.memory.broker.sessions["s"].username == "alice"
     assert node.claim("alice") == Claim(node.etcd.revision, Held.HERE)
-    assert node.etcd.read() == ("c", "b", ALICE)
+    assert node.etcd.read() == ("c", "", ALICE)
     assert not node.moves.arrivals.of
 
 
@@ -125,3 +125,30 @@ def test_what_was_said_to_it_is_asked_for_again(node: Node) -> None:
     assert said(node, "a")[-1] == WHOLE
     node.moves.anew()
     assert said(node, "a") == [WHOLE]
+
+
+def test_what_was_claimed_before_etcd_said_that_it_lasts_does_so_when_it_is_here(
+    node: Node,
+) -> None:
+    """It had just begun where it comes from: what stays under our lease is nobody's with that."""
+    node.etcd.write(KEYS.own("s"), claimed("b", "", ALICE), BRIEF)
+    assert isinstance(node.claim("alice", 5), EtcdError)
+    assert node.etcd.lease() == LEASE
+    sends_all(node, "b", node.owners.owned["s"])
+    node.turn(1)
+    assert node.memory.broker.sessions["s"].expiry_interval
+    assert node.etcd.read() == ("c", "", ALICE) and node.etcd.lease() == HOME
+
+
+def test_that_it_lasts_is_said_again_where_etcd_does_not_answer(node: Node) -> None:
+    node.comes("alice", False)
+    assert node.etcd.lease() == HOME
+    since = node.etcd.write(KEYS.own("s"), claimed("c", "", ALICE), LEASE)
+    node.owners.owned["s"] = since
+    node.etcd.away = True
+    node.owners.amends._write_later("s", True)
+    node.turn(1)
+    node.etcd.away = False
+    assert node.etcd.lease() == LEASE
+    node.turn(10)
+    assert node.etcd.lease() == HOME
