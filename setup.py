@@ -140,6 +140,7 @@ HOT = [
     "mqttd/access/acl/who.py",
     "mqttd/access/authorization.py",
     "mqttd/transports/accepting.py",
+    "mqttd/transports/costly.py",
     "mqttd/transports/engine.py",
     "mqttd/transports/frames.py",
     "mqttd/transports/layered_edge.py",

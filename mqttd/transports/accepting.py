@@ -21,11 +21,12 @@ import os
 import select
 import socket
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
 from mqttd.net.fair import UNIX
-from mqttd.session.channel.channel import NEW, Channel, Server
+from mqttd.session.channel.channel import NEW, OPEN, Channel, Server
 from mqttd.transports.layered_edge import LayeredEdge
 from mqttd.transports.layers import Stack
 from mqttd.transports.ports import Channels, Port, Sockets
@@ -40,6 +41,8 @@ _IN_EDGE: Final = _IN | select.EPOLLET
 _ACCEPTS: Final = 256
 #: Bytes that come with those who are accepted at once, a quarter of what a turn reads.
 _BROUGHT: Final = 1 << 20
+#: Connections that cost much, of which each is read from before somebody is accepted.
+_FEW: Final = 4
 #: Seconds between two looks at who waits in line, where the rate does not ask for more.
 _LINES: Final = 0.01
 
@@ -49,6 +52,8 @@ class Accepting(Sockets):
 
     def __init__(self, server: Server, epoll: select.epoll, later: Later | None) -> None:
         super().__init__(server, epoll)
+        #: The epoll object is a reactor's.
+        self.shared: bool = False
         self.channels = Channels()  # those without layers
         #: Addresses of connections that have not been asked for theirs, as `accept` told them:
         #: CONNECT needs one soon, and asking the kernel again costs 2 us.
@@ -65,6 +70,11 @@ class Accepting(Sockets):
         #: Those that bring messages, and what takes an event of theirs.
         self.streams: dict[int, Callable[[int], object]] = {}
         self._looks: bool = False
+        #: Who is readable and waits for the others, in this order.
+        self.line: deque[int] = deque()
+        #: How many of the line were served, and how many it takes until somebody is accepted.
+        self.served: int = 0
+        self.knock: int = 0
 
     def read(self, channel: Channel, fd: int) -> None:
         """Read what has come for a channel."""
@@ -134,6 +144,74 @@ class Accepting(Sockets):
             if edge.channel.listener == name:
                 edge.channel.close(0x8B, "listener stopped")
         self.server.perform()
+
+    def tick(self, now: int) -> None:
+        """Listen again where there is room, let go of what has lingered."""
+        self.linger.tick(now)
+        for port in self.ports.values():
+            port.tick(now)
+            if len(port.line):
+                self.serve_line(port)
+            if port.paused_until == 0:
+                if port.why and not self.full(port) and not len(port.line):
+                    # Has been listening for a whole tick since.
+                    port.why = ""
+                    self.server.accept_paused(port.name, "", port.connections)
+            elif now >= port.paused_until and (
+                not self.full(port) or port.lobby.can_make_room(now)
+            ):
+                port.paused_until = 0
+                self.epoll.register(port.fd, _IN)
+
+    def close_all(self) -> None:
+        """At shutdown: close every connection and port."""
+        layered = [edge.channel for edge in self.layered.values()]
+        for channel in [*self.channels.all(), *layered]:
+            if channel.state == OPEN:
+                channel.close(0x8B, "server shutting down")
+            else:
+                channel.end("server shutting down")
+        self.server.perform()
+        self.linger.close_all()
+        for name in list(self.by_name):
+            self.unlisten(name)
+        if not self.shared:
+            self.epoll.close()
+
+    def _knocked(self, others: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Accept where somebody connects; returns the events that are left."""
+        left: list[tuple[int, int]] = []
+        accepted = False
+        for fd, event in others:
+            port = self.ports.get(fd)
+            if port is not None:
+                if self._may_accept():
+                    self.accept(port)
+                    accepted = True
+            elif fd in self.bells:
+                self.bells[fd]()
+            elif not self.linger.ready(fd):
+                left.append((fd, event))
+        if accepted:
+            self.server.perform()
+        return left
+
+    def _may_accept(self) -> bool:
+        """Whether all were served that were in line when somebody knocked; else he knocks again.
+
+        And those who cost much, where they are few: of many, one user's, nobody waits for all.
+        """
+        waiting = len(self.line)
+        costly = len(self.costly)
+        if costly <= _FEW:
+            waiting += costly
+        if waiting:
+            if not self.knock:
+                self.knock = self.served + waiting
+            if self.served < self.knock:
+                return False
+        self.knock = 0
+        return True
 
     def accept(self, port: Port) -> None:
         """Somebody knocks."""

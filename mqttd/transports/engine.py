@@ -13,10 +13,11 @@ Level-triggered with one read per turn is fair between clients. Those who have m
 line until the others were served and answered, and have as long together, or half a millisecond
 (`line`): who was not read from for a while and has filled each read since, and who is sent a queue,
 a thousand of them after an outage. A client that comes between waits for a turn, not for all of
-these. When a turn has read `_TURN` bytes, the others come first in the next one: packets that pile
-up in the kernel while nobody may publish would fill the memory in one turn, at whose end the budget
-is looked at. EPOLLOUT is asked for only after a short write. Where the kernel defers accepting
-until bytes have come, those are read at once, so that a connection and its CONNECT cost one event.
+these. Whose reads have cost much of late comes behind all of them, user by user (`costly`). When a
+turn has read `_TURN` bytes, the others come first in the next one: packets that pile up in the
+kernel while nobody may publish would fill the memory in one turn, at whose end the budget is looked
+at. EPOLLOUT is asked for only after a short write. Where the kernel defers accepting until bytes
+have come, those are read at once, so that a connection and its CONNECT cost one event.
 Measured reasons: docs/design/hot-path.md; reads over 64 KiB cost 9 times as much (malloc's mmap
 threshold).
 """
@@ -27,11 +28,11 @@ import os
 import select
 import socket
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from mqttd.session.channel.channel import NEW, OPEN, Channel, Server
+from mqttd.net.fair import FairQueue
+from mqttd.session.channel.channel import NEW, Channel, Server
 from mqttd.session.ground.connection import Connection
 from mqttd.session.ground.output import give_back, take
 from mqttd.session.ground.unfinished import READ, Unfinished
@@ -39,7 +40,7 @@ from mqttd.transports.accepting import Accepting, Later
 from mqttd.transports.held import Holder, but_clients
 from mqttd.transports.layered_edge import os_reason, read_from
 from mqttd.transports.lobby import House
-from mqttd.transports.ports import peer_of
+from mqttd.transports.ports import Carrier, peer_of
 
 __all__ = ["Engine"]
 
@@ -59,6 +60,10 @@ _TURN: Final = 4 << 20
 _WORK: Final = 6
 #: And bytes that it puts into outputs: a turn has 64 MiB.
 _POURED: Final = 4
+#: What a read counts for that costs much: 1024 units, about a millisecond.
+_COSTLY: Final = _TURN >> 6
+#: What such reads of a turn count for until it looks at whose the next ones are.
+_MUCH: Final = _TURN >> 4
 #: Nanoseconds of a turn for those in line, at least; what is read of one at once, until its place
 #: is the next one's: 16 KiB of small messages that are stored take 0.7 ms, more than the share.
 _SHARE: Final = 500_000
@@ -81,11 +86,10 @@ class Engine(Accepting):
         self, server: Server, epoll: select.epoll | None = None, later: Later | None = None
     ) -> None:
         super().__init__(server, select.epoll() if epoll is None else epoll, later)
-        self.shared: bool = epoll is not None
+        self.shared = epoll is not None
         #: What was readable when a turn had read enough.
         self.left: dict[int, int] = {}
-        #: Who is readable and waits for the others, in this order; and those as a set.
-        self.line: deque[int] = deque()
+        #: Those of the line, as a set.
         self.lined: set[int] = set()
         #: Who is read from again, and had more than a read each time.
         self.resumed: set[int] = set()
@@ -95,9 +99,6 @@ class Engine(Accepting):
         self.worked: int = 0
         #: Bytes that the first of the line has had.
         self.had: int = 0
-        #: How many of the line were served, and how many it takes until somebody is accepted.
-        self.served: int = 0
-        self.knock: int = 0
         #: Turns in a row that raised, and who is told of it with their number.
         self.faults: int = 0
         self.failed: Callable[[BaseException, int], object] = _raised
@@ -179,44 +180,20 @@ class Engine(Accepting):
             if server.dirty:
                 server.perform()  # what the others are answered waits for nobody in line
             self._serve_line()
+        if len(self.costly):
+            if server.dirty:
+                server.perform()
+            self._serve_costly()
         came = metrics.packets_received - before
         server.perform()
         reads = len(events)
         if others:
             reads -= len(others)
             others = self._knocked(others)
-        if not self.line and self.rests(reads, came):
+        if not self.line and not len(self.costly) and self.rests(reads, came):
             metrics.gather_rests += 1
             time.sleep(server.settings.gather)
         return others
-
-    def _knocked(self, others: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Accept where somebody connects; returns the events that are left."""
-        left: list[tuple[int, int]] = []
-        accepted = False
-        for fd, event in others:
-            port = self.ports.get(fd)
-            if port is not None:
-                if self._may_accept():
-                    self.accept(port)
-                    accepted = True
-            elif fd in self.bells:
-                self.bells[fd]()
-            elif not self.linger.ready(fd):
-                left.append((fd, event))
-        if accepted:
-            self.server.perform()
-        return left
-
-    def _may_accept(self) -> bool:
-        """Whether all were served that were in line when somebody knocked; else he knocks again."""
-        if self.line:
-            if not self.knock:
-                self.knock = self.served + len(self.line)
-            if self.served < self.knock:
-                return False
-        self.knock = 0
-        return True
 
     def _serve_line(self) -> None:
         """Feed those in line for their share of a turn; the others keep their places.
@@ -243,6 +220,31 @@ class Engine(Accepting):
                 self.lined.discard(fd)
                 self.served += 1
             if there and (self.taken + self.worked >= _TURN or time.monotonic_ns() >= until):
+                return
+
+    def _serve_costly(self) -> None:
+        """Read from those who cost much, as long as the others took; one of each line at least."""
+        costly = self.costly
+        now = time.monotonic_ns()
+        share = max(_SHARE, now - self.began)
+        self._serve_one_line(costly.strangers, now + max(share, costly.took))
+        now = time.monotonic_ns()
+        self._serve_one_line(costly.line, now + share)
+        costly.took = time.monotonic_ns() - now
+
+    def _serve_one_line(self, line: FairQueue[int], until: int) -> None:
+        channels = self.channels.by_fd
+        while len(line):
+            fd = self.costly.next(line)
+            self.served += 1
+            channel = channels[fd] if fd < len(channels) else None
+            if channel is not None:
+                if channel.paused:
+                    continue
+                self.read(channel, fd)
+            elif fd in self.layered:
+                self._ready(self.layered[fd], fd, _IN)
+            if self.taken + self.worked >= _TURN or time.monotonic_ns() >= until:
                 return
 
     def _in_line(self, events: list[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -274,10 +276,11 @@ class Engine(Accepting):
                         others.append((fd, event))
                     else:
                         stream(event)
+                elif event & _IN and self._waits(edge.channel, fd):
+                    if event & _OUT:
+                        edge.ready(_OUT)
                 elif self.taken + self.worked < _TURN:
-                    self._begin()
-                    edge.ready(event)
-                    self._weigh()
+                    self._ready(edge, fd, event)
                 else:
                     self.left[fd] = event & _IN_OUT
                 continue
@@ -288,7 +291,9 @@ class Engine(Accepting):
                 if channel.paused:
                     continue
                 session = channel.session
-                if (session is not None and session.waiting) or fd in self.resumed:
+                if self._waits(channel, fd):
+                    pass
+                elif (session is not None and session.waiting) or fd in self.resumed:
                     if fd not in self.lined:
                         self.lined.add(fd)
                         self.line.append(fd)
@@ -299,6 +304,20 @@ class Engine(Accepting):
             if event & _OUT:
                 self.flush(channel)
         return others
+
+    def _waits(self, channel: Channel, fd: int) -> bool:
+        """Whether it costs much, or is of a user whose others do where this turn has enough."""
+        costly = self.costly
+        now = self.server.now
+        if fd in costly.known and costly.join(fd, now):
+            return True
+        return self.worked >= _MUCH and costly.estrange(channel, now)
+
+    def _ready(self, edge: Carrier, fd: int, event: int) -> None:
+        """What the poll has found for one with layers."""
+        self._begin()
+        edge.ready(event)
+        self._weigh(edge.channel, fd)
 
     def read(self, channel: Channel, fd: int, most: int = READ) -> None:
         """One read, of up to `most` bytes but for large packets, fed to the channel."""
@@ -321,7 +340,7 @@ class Engine(Accepting):
             channel.feed(data)
         except Exception as error:  # a fault of ours must end this connection only
             self.server.crashed(channel, error)
-        self._weigh()
+        self._weigh(channel, fd)
         if new:
             house = channel.io
             if isinstance(house, House):
@@ -350,7 +369,7 @@ class Engine(Accepting):
             channel.came(count)
         except Exception as error:  # as above
             self.server.crashed(channel, error)
-        self._weigh()
+        self._weigh(channel, fd)
 
     def _begin(self) -> None:
         """Count the work of one read from here."""
@@ -358,30 +377,13 @@ class Engine(Accepting):
         topics.work = 0
         topics.poured = 0
 
-    def _weigh(self) -> None:
-        """What it counts for as bytes that were read."""
+    def _weigh(self, channel: Channel, fd: int) -> None:
+        """What it counts for as bytes that were read, and whether it is much."""
         topics = self.server.topics
-        self.worked += (topics.work << _WORK) + (topics.poured >> _POURED)
-
-    # -- listening -----------------------------------------------------------------------------
-
-    def tick(self, now: int) -> None:
-        """Listen again where there is room, let go of what has lingered."""
-        self.linger.tick(now)
-        for port in self.ports.values():
-            port.tick(now)
-            if len(port.line):
-                self.serve_line(port)
-            if port.paused_until == 0:
-                if port.why and not self.full(port) and not len(port.line):
-                    # Has been listening for a whole tick since.
-                    port.why = ""
-                    self.server.accept_paused(port.name, "", port.connections)
-            elif now >= port.paused_until and (
-                not self.full(port) or port.lobby.can_make_room(now)
-            ):
-                port.paused_until = 0
-                self.epoll.register(port.fd, _IN)
+        work = (topics.work << _WORK) + (topics.poured >> _POURED)
+        self.worked += work
+        if work >= _COSTLY and channel.fd == fd:
+            self.costly.add(channel, self.server.now)
 
     # -- Edge ----------------------------------------------------------------------------------
 
@@ -480,18 +482,3 @@ class Engine(Accepting):
             return None
         known: object | None = port.identify(channel.fd)
         return known
-
-    def close_all(self) -> None:
-        """At shutdown: close every connection and port."""
-        layered = [edge.channel for edge in self.layered.values()]
-        for channel in [*self.channels.all(), *layered]:
-            if channel.state == OPEN:
-                channel.close(0x8B, "server shutting down")
-            else:
-                channel.end("server shutting down")
-        self.server.perform()
-        self.linger.close_all()
-        for name in list(self.by_name):
-            self.unlisten(name)
-        if not self.shared:
-            self.epoll.close()

@@ -19,6 +19,7 @@ from typing import Any, Final
 from mqttd.net.fair import FairQueue, house_of
 from mqttd.session.channel.channel import CLOSED, Channel, Server
 from mqttd.session.ground.connection import Connection, Edge
+from mqttd.transports.costly import Costly
 from mqttd.transports.linger import Linger
 from mqttd.transports.lobby import House, Lobby
 
@@ -68,6 +69,8 @@ class Sockets(Edge):
         self.epoll: select.epoll = epoll
         #: Connections with layers: TLS, WebSocket, PROXY protocol.
         self.layered: dict[int, Carrier] = {}
+        #: Who costs much, and waits for the others.
+        self.costly: Costly = Costly()
         #: Connections that are over, but for what their peers are still writing.
         self.linger = Linger(epoll)
         #: Handshake steps of this turn, and of each house.
@@ -102,6 +105,7 @@ class Sockets(Edge):
 
     def close(self, fd: int, channel: Connection) -> None:
         """Close a descriptor: at once, or so that its peer can read why."""
+        self.costly.known.pop(fd, None)
         if channel.reason_code and channel.version:
             self.linger.close(fd, self.server.now)
         else:
