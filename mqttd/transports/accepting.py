@@ -29,9 +29,10 @@ from mqttd.net.fair import UNIX
 from mqttd.session.channel.channel import NEW, OPEN, Channel, Server
 from mqttd.transports.layered_edge import LayeredEdge
 from mqttd.transports.layers import Stack
-from mqttd.transports.ports import Channels, Port, Sockets
+from mqttd.transports.lobby import House
+from mqttd.transports.ports import Carrier, Channels, Port, Sockets
 
-__all__ = ["Accepting"]
+__all__ = ["MUCH", "Accepting"]
 
 Later = Callable[[float, Callable[[], None]], object]
 
@@ -41,6 +42,9 @@ _IN_EDGE: Final = _IN | select.EPOLLET
 _ACCEPTS: Final = 256
 #: Bytes that come with those who are accepted at once, a quarter of what a turn reads.
 _BROUGHT: Final = 1 << 20
+#: What a read counts for that costs much: 1024 units, about a millisecond. When those of a turn
+#: have counted for so much, it looks whose the next ones are.
+MUCH: Final = 1 << 16
 #: Connections that cost much, of which each is read from before somebody is accepted.
 _FEW: Final = 4
 #: Seconds between two looks at who waits in line, where the rate does not ask for more.
@@ -70,6 +74,8 @@ class Accepting(Sockets):
         #: Those that bring messages, and what takes an event of theirs.
         self.streams: dict[int, Callable[[int], object]] = {}
         self._looks: bool = False
+        #: What this turn's work counts for, as bytes that were read.
+        self.worked: int = 0
         #: Who is readable and waits for the others, in this order.
         self.line: deque[int] = deque()
         #: How many of the line were served, and how many it takes until somebody is accepted.
@@ -78,6 +84,10 @@ class Accepting(Sockets):
 
     def read(self, channel: Channel, fd: int) -> None:
         """Read what has come for a channel."""
+        raise NotImplementedError
+
+    def let_work(self, edge: Carrier, fd: int, event: int) -> None:
+        """What the poll has found for one with layers."""
         raise NotImplementedError
 
     def listen(
@@ -321,7 +331,7 @@ class Accepting(Sockets):
         if isinstance(address, tuple):  # with one text for all who come from there
             self.fresh[fd] = (house.name if house.name == host else host, address[1])
         self.epoll.register(fd, _IN)
-        if port.deferred:
+        if port.deferred and not self._later(house):
             self.read(channel, fd)
             if channel.state != NEW or channel.rest is not None:
                 return
@@ -329,6 +339,10 @@ class Accepting(Sockets):
         if first and first < server.connect_timeout(port.name):
             channel.need = -1
             server.wheel.schedule(channel, server.now + first)
+
+    def _later(self, house: House) -> bool:
+        """Whether a connection is left to the poll: others from there cost much, and have now."""
+        return self.worked >= MUCH and self.costly.users.get(house.name, 0) >= self.server.now
 
     def full(self, port: Port) -> bool:
         """Whether another connection would be one too many."""
@@ -370,5 +384,9 @@ class Accepting(Sockets):
         self.layered[fd] = edge
         self.epoll.register(fd, _IN)
         # Whoever would have to wait may have sent nothing, and is not to stand in the queue.
-        if port.deferred and not port.busy(edge.house, self.server.now):
-            edge.ready(_IN)
+        if (
+            port.deferred
+            and not port.busy(edge.house, self.server.now)
+            and not self._later(edge.house)
+        ):
+            self.let_work(edge, fd, _IN)

@@ -36,7 +36,7 @@ from mqttd.session.channel.channel import NEW, Channel, Server
 from mqttd.session.ground.connection import Connection
 from mqttd.session.ground.output import give_back, take
 from mqttd.session.ground.unfinished import READ, Unfinished
-from mqttd.transports.accepting import Accepting, Later
+from mqttd.transports.accepting import MUCH, Accepting, Later
 from mqttd.transports.held import Holder, but_clients
 from mqttd.transports.layered_edge import os_reason, read_from
 from mqttd.transports.lobby import House
@@ -60,10 +60,6 @@ _TURN: Final = 4 << 20
 _WORK: Final = 6
 #: And bytes that it puts into outputs: a turn has 64 MiB.
 _POURED: Final = 4
-#: What a read counts for that costs much: 1024 units, about a millisecond.
-_COSTLY: Final = _TURN >> 6
-#: What such reads of a turn count for until it looks at whose the next ones are.
-_MUCH: Final = _TURN >> 4
 #: Nanoseconds of a turn for those in line, at least; what is read of one at once, until its place
 #: is the next one's: 16 KiB of small messages that are stored take 0.7 ms, more than the share.
 _SHARE: Final = 500_000
@@ -95,8 +91,6 @@ class Engine(Accepting):
         self.resumed: set[int] = set()
         #: When this turn began, in nanoseconds.
         self.began: int = 0
-        #: What this turn's work counts for, as bytes that were read.
-        self.worked: int = 0
         #: Bytes that the first of the line has had.
         self.had: int = 0
         #: Turns in a row that raised, and who is told of it with their number.
@@ -127,13 +121,13 @@ class Engine(Accepting):
         through Twisted's loop for it costs a third of a message that comes alone. Connections end
         that wait; what else the reactor has may wait a millisecond. And while somebody is in line.
         """
-        self.serve(self.epoll.poll(0, _EVENTS))
+        self.serve(self.epoll.poll(0, _EVENTS + len(self.costly)))
         journal = self.server.journal
         if self.hasty:
             self.hasty -= 1
         for _ in range(_AGAIN):
             if self.line:
-                self.serve(self.epoll.poll(0, _EVENTS))
+                self.serve(self.epoll.poll(0, _EVENTS + len(self.costly)))
                 continue
             if not journal.soon or self.hasty:
                 return
@@ -243,7 +237,7 @@ class Engine(Accepting):
                     continue
                 self.read(channel, fd)
             elif fd in self.layered:
-                self._ready(self.layered[fd], fd, _IN)
+                self.let_work(self.layered[fd], fd, _IN)
             if self.taken + self.worked >= _TURN or time.monotonic_ns() >= until:
                 return
 
@@ -280,7 +274,7 @@ class Engine(Accepting):
                     if event & _OUT:
                         edge.ready(_OUT)
                 elif self.taken + self.worked < _TURN:
-                    self._ready(edge, fd, event)
+                    self.let_work(edge, fd, event)
                 else:
                     self.left[fd] = event & _IN_OUT
                 continue
@@ -311,9 +305,9 @@ class Engine(Accepting):
         now = self.server.now
         if fd in costly.known and costly.join(fd, now):
             return True
-        return self.worked >= _MUCH and costly.estrange(channel, now)
+        return self.worked >= MUCH and costly.estrange(channel, now)
 
-    def _ready(self, edge: Carrier, fd: int, event: int) -> None:
+    def let_work(self, edge: Carrier, fd: int, event: int) -> None:
         """What the poll has found for one with layers."""
         self._begin()
         edge.ready(event)
@@ -382,7 +376,7 @@ class Engine(Accepting):
         topics = self.server.topics
         work = (topics.work << _WORK) + (topics.poured >> _POURED)
         self.worked += work
-        if work >= _COSTLY and channel.fd == fd:
+        if work >= MUCH and channel.fd == fd:
             self.costly.add(channel, self.server.now)
 
     # -- Edge ----------------------------------------------------------------------------------

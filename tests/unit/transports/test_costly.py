@@ -179,3 +179,31 @@ def test_who_knocks_waits_for_few_of_them_and_not_for_many(broker: Broker, count
             broker.engine.doRead()
         seen = broker.dear() - count
     assert seen == count if count == 3 else seen < 10
+
+
+def test_newcomers_that_bring_much_are_let_in_and_read_from_in_their_turn(broker: Broker) -> None:
+    """Behind each other, but not before one who comes from elsewhere."""
+    option = socket.TCP_DEFER_ACCEPT
+    broker.listening.setsockopt(socket.IPPROTO_TCP, option, 1)
+    broker.engine.by_name["tcp:door"].deferred = True
+    address = broker.listening.getsockname()
+    metrics = broker.node.broker.metrics
+    known = broker.client("known", "crowd")
+    known.sendall(DEAR)
+    patience = Patience(30.0)
+    while not broker.dear() and patience.left():
+        broker.engine.doRead()
+    for number in range(20):
+        broker.peers.append(socket.create_connection(address, timeout=10))
+        broker.peers[-1].sendall(mq.connect(f"c{number}", mq.V5, username="crowd") + DEAR)
+    honest = socket.create_connection(address, 10, ("127.0.0.2", 0))
+    broker.peers.append(honest)
+    honest.sendall(mq.connect("honest", mq.V5, username="honest"))
+    while metrics.connections_accepted < 22 and patience.left():
+        broker.engine.doRead()
+    while "honest" not in broker.node.broker.sessions and patience.left():
+        broker.engine.doRead()
+    assert broker.dear() < 10
+    while broker.dear() < 21 and patience.left():
+        broker.engine.doRead()
+    assert broker.dear() == 21
