@@ -174,7 +174,7 @@ class Engine(Accepting):
             if server.dirty:
                 server.perform()  # what the others are answered waits for nobody in line
             self._serve_line()
-        if len(self.costly):
+        if len(self.costly) and not held:
             if server.dirty:
                 server.perform()
             self._serve_costly()
