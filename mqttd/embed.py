@@ -236,7 +236,7 @@ class Broker:
         for subscription in tuple(self._subscriptions):
             while subscription._crowded():
                 await subscription._room()
-        while self._service is not None and broker.backlog > broker.settings.backlog:
+        while self._service is not None and broker.awaited() > broker.settings.backlog:
             await self._sleep(BACKLOG_POLL)
         return max(receivers, 0)
 

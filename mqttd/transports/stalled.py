@@ -9,6 +9,10 @@ Reading slowly is allowed, reading nothing for `send_timeout` is not: the connec
 that the kernel gives up its queue too. The log and the hooks have the reason, 0x97 (Quota
 exceeded); to the client it is written like everything else, behind what it does not read.
 
+Publishers wait while there is too much output (`output.backlog`), but not for those who have been
+behind for a second and more: one user may have hundreds of connections, which take a byte now and
+then, and nobody else's messages went on. Their output is bounded by `output.high_watermark`.
+
 Promise: a connection that is not blocked costs nothing here; a blocked one a look-up a second, and
 one system call in the second half of its time.
 """
@@ -40,12 +44,14 @@ class Stalled:
         self.timeout = timeout
         #: What the kernel held for a channel when it was last asked.
         self._queued: dict[Connection, int] = {}
+        #: Who was behind at the last look.
+        self._behind: set[Connection] = set()
         self._next = 0
 
     def tick(self, now: int) -> None:
         """Look at those that wait, if it is time to."""
         slow = self.broker.slow
-        if now < self._next or not (slow or self._queued):
+        if now < self._next or not (slow or self._queued or self._behind):
             return
         self._next = now + min(_EVERY, max(self.timeout // 4, 1))
         for channel in [channel for channel in self._queued if channel not in slow]:
@@ -62,10 +68,17 @@ class Stalled:
                     slow[channel] = now
                 elif before is not None and now - since >= self.timeout:
                     ended.append(channel)
+        self._look_behind()
         for channel in ended:
             self._end(channel)
-        if ended:
+        if ended or self.broker.stalled:
             self.broker.perform()
+
+    def _look_behind(self) -> None:
+        """Nobody waits for those who were behind at the last look, and still are."""
+        behind = set(self.broker.slow)
+        self.broker.overdue = sum(channel.backlogged for channel in behind & self._behind)
+        self._behind = behind
 
     def _end(self, channel: Connection) -> None:
         broker = self.broker

@@ -235,7 +235,7 @@ class Framing(Acknowledging):
             self.pause()
             self.thirsty = True
         elif (
-            (router.congested or router.backlog > router.settings.backlog)
+            (router.congested or router.awaited() > router.settings.backlog)
             and _brings(data)
             and self.state == OPEN
             and not self.paused

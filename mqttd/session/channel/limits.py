@@ -174,7 +174,7 @@ class Intake(Inlet):
         server = channel.server
         self._fill(now)
         wait = self._wait()
-        congested = server.congested or server.backlog > server.settings.backlog
+        congested = server.congested or server.awaited() > server.settings.backlog
         if wait or congested or channel.out_bytes > channel.limit:
             server.wheel.schedule(self, now + (wait if wait > TICK_MS else TICK_MS))
             return

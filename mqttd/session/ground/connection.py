@@ -348,6 +348,8 @@ class Turn:
         self.drained: int = 0
         #: Memory is nearly full: what is large and has waited waits on.
         self.scarce: bool = False
+        #: What of the backlog nobody waits for: its peers have been behind for a while.
+        self.overdue: int = 0
         #: Publishers that are not read from while the backlog is over its budget.
         self.stalled: dict[Connection, None] = {}
         #: Connections whose peer takes no more, and when it last took something; a look-out sweeps
@@ -377,6 +379,10 @@ class Turn:
         self.congested = len(self._behind) > 0
         return True
 
+    def awaited(self) -> int:
+        """Bytes of output for which publishers wait, where they are too many."""
+        return self.backlog - self.overdue
+
     def perform(self) -> None:
         """The end of a turn: flush what is dirty, refill what has room, close what ended.
 
@@ -401,7 +407,7 @@ class Turn:
             self._flush_and_close()
             if self.thirsty:
                 self.perform_later()
-        if self.stalled and not self.congested and self.backlog * 2 < self.settings.backlog:
+        if self.stalled and not self.congested and self.awaited() * 2 < self.settings.backlog:
             stalled = self.stalled
             self.stalled = {}
             for channel in stalled:

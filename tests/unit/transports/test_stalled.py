@@ -107,3 +107,30 @@ def test_without_a_time_none_is_ended() -> None:
     flood(node)
     node.pass_time(60)
     assert not client.closed
+
+
+def test_publishers_wait_for_those_who_have_just_fallen_behind_and_not_for_ever() -> None:
+    """One of them takes something now and then, so that it is never ended."""
+    node = Slow()
+    node.settings.backlog = WATERMARK // 2
+    client = subscriber(node)
+    flood(node)
+    sender = node.connect("sender")
+    other = node.connect("other")
+    client.channel.account()  # as edges do that write to sockets
+    sender.send(Publish("u", b"x"))  # it, and whoever publishes, waits
+    other.send(Publish("u", b"x"))
+    assert node.broker.backlog == node.broker.awaited() > node.settings.backlog
+    assert sender.channel.paused and other.channel.paused
+    node.pass_time(3)
+    assert client.channel.blocked and node.broker.backlog > node.settings.backlog
+    assert not node.broker.awaited()
+    assert not (sender.channel.paused or other.channel.paused)
+    other.send(Publish("u", b"x"))
+    assert not other.channel.paused
+    assert node.broker.overdue == node.broker.backlog
+    while client.channel.out_bytes:
+        client.read()
+    client.channel.account()
+    node.pass_time(2)
+    assert not node.broker.overdue and not node.broker.backlog
