@@ -40,7 +40,10 @@ class Costly:
         self.strangers: FairQueue[int] = FairQueue(_ALL, _ALL)
         #: Nanoseconds that the line took in the turn before.
         self.took: int = 0
-        self._lined: set[int] = set()
+        #: Strangers have cost much in the turn before: this one is the line's.
+        self.turned: bool = False
+        #: Who waits, and since when.
+        self._lined: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self._lined)
@@ -64,7 +67,7 @@ class Costly:
         if until < now:
             del self.known[fd]
             return False
-        self._stand(self.line, user, fd)
+        self._stand(self.line, user, fd, now)
         return True
 
     def estrange(self, channel: Channel, now: int) -> bool:
@@ -74,18 +77,21 @@ class Costly:
         user = _user_of(channel) or house_of(channel.edge.peer(channel)[0])
         if self.users.get(user, 0) < now:
             return False
-        self._stand(self.strangers, user, channel.fd)
+        self._stand(self.strangers, user, channel.fd, now)
         return True
 
-    def next(self, line: FairQueue[int]) -> int:
-        """Whose turn it is in one of the two; there must be one."""
+    def next(self, line: FairQueue[int], now: int) -> int:
+        """Whose turn it is in one of the two; there must be one. To have waited does not count."""
         fd = line.next()
-        self._lined.discard(fd)
+        waited = now - self._lined.pop(fd)
+        known = self.known.get(fd)
+        if known is not None:
+            self.known[fd] = (known[0], known[1] + waited)
         return fd
 
-    def _stand(self, line: FairQueue[int], user: str, fd: int) -> None:
+    def _stand(self, line: FairQueue[int], user: str, fd: int, now: int) -> None:
         if fd not in self._lined:
-            self._lined.add(fd)
+            self._lined[fd] = now
             line.join(user, fd)
 
 

@@ -217,19 +217,28 @@ class Engine(Accepting):
                 return
 
     def _serve_costly(self) -> None:
-        """Read from those who cost much, as long as the others took; one of each line at least."""
+        """Read from those who cost much, as long as the others took, and one at least.
+
+        Where one of the strangers has cost much, the other line has its turn in the next one.
+        """
         costly = self.costly
         now = time.monotonic_ns()
         share = max(_SHARE, now - self.began)
-        self._serve_one_line(costly.strangers, now + max(share, costly.took))
-        now = time.monotonic_ns()
+        if not costly.turned:
+            before = self.worked
+            self._serve_one_line(costly.strangers, now + max(share, costly.took))
+            if self.worked - before >= MUCH and len(costly.line):
+                costly.turned = True
+                return
+            now = time.monotonic_ns()
+        costly.turned = False
         self._serve_one_line(costly.line, now + share)
         costly.took = time.monotonic_ns() - now
 
     def _serve_one_line(self, line: FairQueue[int], until: int) -> None:
         channels = self.channels.by_fd
         while len(line):
-            fd = self.costly.next(line)
+            fd = self.costly.next(line, self.server.now)
             self.served += 1
             channel = channels[fd] if fd < len(channels) else None
             if channel is not None:
@@ -305,7 +314,9 @@ class Engine(Accepting):
         now = self.server.now
         if fd in costly.known and costly.join(fd, now):
             return True
-        return self.worked >= MUCH and costly.estrange(channel, now)
+        if self.worked < MUCH and not len(costly.strangers):
+            return False
+        return costly.estrange(channel, now)
 
     def let_work(self, edge: Carrier, fd: int, event: int) -> None:
         """What the poll has found for one with layers."""

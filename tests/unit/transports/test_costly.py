@@ -135,7 +135,8 @@ def test_users_have_their_turns() -> None:
         assert costly.join(fd, 10)
         assert costly.join(fd, 10)  # stands there already
     assert not costly.join(9, 10)
-    assert [costly.next(costly.line) for _ in range(len(costly))] == [1, 4, 2, 3]
+    assert [costly.next(costly.line, 15) for _ in range(len(costly))] == [1, 4, 2, 3]
+    assert costly.known[1] == ("a", 15)  # while it waited its time stood still
 
 
 def test_others_of_a_user_are_strangers_until_its_time_is_over(broker: Broker) -> None:
@@ -148,7 +149,7 @@ def test_others_of_a_user_are_strangers_until_its_time_is_over(broker: Broker) -
     costly.add(first, 0)
     assert costly.estrange(second, 10_000) and len(costly.strangers) == 1
     assert not costly.estrange(honest, 10_000)
-    assert costly.next(costly.strangers) == second.fd
+    assert costly.next(costly.strangers, 10_000) == second.fd
     assert not costly.estrange(second, 10_001)
 
 
