@@ -306,10 +306,11 @@ class Moves:
     def anew(self) -> None:
         """We are a member anew: to others we were gone, with what they had said to us.
 
-        To us they were not, so nothing else asks them again.
+        To us they were not, so nothing else asks them again. They ask for what leaves here: sent
+        unasked it would be a second sending, with what was caught parted by the marks of the first.
         """
         for node in list(self.mesh.nodes.values()):
-            self.joined(node)
+            self.arrivals.joined(node)
 
     def left(self, name: str) -> None:
         """A node is gone."""
