@@ -140,7 +140,7 @@ def test_packets_of_properties_do_not_add_up_in_a_turn(door: Door) -> None:
         arrived(channel.fd, len(packet))
     metrics = door.node.broker.metrics
     door.engine.turn([(channel.fd, 1) for _, channel in connected])
-    assert 0 < metrics.messages_received_qos0 < 10
+    assert 0 < metrics.messages_received_qos0 < 30
     door.until(lambda: metrics.messages_received_qos0 == 40)
 
 

@@ -83,9 +83,10 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
 
 
 def test_a_ping_waits_for_one_costly_packet_and_not_for_all(broker: Broker) -> None:
-    crowd = [broker.client(f"c{number}", "crowd") for number in range(30)]
+    crowd = [broker.client(f"c{number}", "crowd") for number in range(60)]
     honest = broker.client("honest", "honest")
-    for most in (8, 2):  # in the second round they are known
+    # In the second round they are known; compiled a turn has time for more of them.
+    for most in (30, 15):
         before = broker.dear()
         for peer in crowd:
             peer.sendall(DEAR)
@@ -179,7 +180,7 @@ def test_who_knocks_waits_for_few_of_them_and_not_for_many(broker: Broker, count
         while broker.node.broker.metrics.connections_accepted == accepted and patience.left():
             broker.engine.doRead()
         seen = broker.dear() - count
-    assert seen == count if count == 3 else seen < 10
+    assert seen == count if count == 3 else seen < count
 
 
 def test_newcomers_that_bring_much_are_let_in_and_read_from_in_their_turn(broker: Broker) -> None:
