@@ -268,6 +268,7 @@ class Engine(Accepting):
         self.began = time.monotonic_ns()
         server.now = self.began // 1_000_000
         channels = self.channels.by_fd
+        known = self.costly.known
         others: list[tuple[int, int]] = []
         for fd, event in events:
             channel = channels[fd] if fd < len(channels) else None
@@ -279,7 +280,9 @@ class Engine(Accepting):
                         others.append((fd, event))
                     else:
                         stream(event)
-                elif event & _IN and self._waits(edge.channel, fd):
+                elif (
+                    event & _IN and (known or self.worked >= MUCH) and self._waits(edge.channel, fd)
+                ):
                     if event & _OUT:
                         edge.ready(_OUT)
                 elif self.taken + self.worked < _TURN:
@@ -294,7 +297,7 @@ class Engine(Accepting):
                 if channel.paused:
                     continue
                 session = channel.session
-                if self._waits(channel, fd):
+                if (known or self.worked >= MUCH) and self._waits(channel, fd):
                     pass
                 elif (session is not None and session.waiting) or fd in self.resumed:
                     if fd not in self.lined:
