@@ -38,7 +38,7 @@ def reaches(number: int, own: str, topic: str) -> bool:
         return False
     rest = topic[len(place) :]
     # An empty name is none, but in the tree it is one.
-    return matches(own, rest) if rest else own in ("#", "+", "+/#")
+    return matches(own, rest) if rest else own in ("#", "+", "+/#", "/#")
 
 
 wild = st.one_of(filters, st.sampled_from(["#", "+", "+/a", "+/#"]))

@@ -21,6 +21,14 @@ PROPERTIES = [(0x26, ("", ""))] * 12_000
 DEAR = mq.publish("dear", version=mq.V5, props=PROPERTIES)
 
 
+def readable(*fds: int) -> int:
+    """How many of these there is something to be read from."""
+    poll = select.poll()  # their numbers may be above what select takes
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    return len(poll.poll(0))
+
+
 class Broker:
     """An engine whose clients are connected by sockets."""
 
@@ -47,7 +55,7 @@ class Broker:
         """Turns until it is answered."""
         turns = 0
         patience = Patience(30.0)
-        while not select.select([peer], [], [], 0)[0] and patience.left():
+        while not readable(peer.fileno()) and patience.left():
             self.engine.doRead()
             turns += 1
         return turns
@@ -61,7 +69,7 @@ class Broker:
         """The kernel has something for every one of them."""
         fds = [channel.fd for channel in self.channels()]
         patience = Patience(30.0)
-        while len(select.select(fds, [], [], 0)[0]) < len(fds) and patience.left():
+        while readable(*fds) < len(fds) and patience.left():
             pass
 
     def dear(self) -> int:
