@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import fcntl
+import select
 import termios
 import time
 from array import array
 from collections.abc import Callable
 from typing import Any, Final
 
-__all__ = ["Patience", "arrived", "until"]
+__all__ = ["Patience", "arrived", "readable", "until"]
 
 #: Seconds that one look may count: a process that was stopped meanwhile is none the wiser.
 MOST_OF_ONE: Final = 0.5
@@ -52,3 +53,11 @@ def arrived(fd: int, count: int) -> None:
         return waiting[0] >= count
 
     until(there, f"{count} bytes")
+
+
+def readable(*fds: int) -> int:
+    """How many of these there is something to be read from; numbers above 1,023 are, too."""
+    poll = select.poll()
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    return len(poll.poll(0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import socket
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -15,7 +14,7 @@ from mqttd.cluster.still import Still
 from mqttd.transports.engine import Engine
 from tests.support import packets as mq
 from tests.support.memory import MemoryBroker
-from tests.support.waiting import Patience
+from tests.support.waiting import Patience, readable
 
 LEASE = 3.0
 
@@ -127,7 +126,7 @@ def test_clients_are_not_read_from_nor_let_in_meanwhile(engine: Engine) -> None:
     ):
         one.sendall(mq.connect("one"))
         patience = Patience(30.0)
-        while not select.select([one], [], [], 0)[0] and patience.left():
+        while not readable(one.fileno()) and patience.left():
             engine.doRead()
         holder.held = True
         one.sendall(mq.publish("t", b"x", 1, 1))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import socket
 from collections.abc import Iterator
 
@@ -14,19 +13,11 @@ from mqttd.transports.engine import Engine
 from mqttd.transports.layers import Stack
 from tests.support import packets as mq
 from tests.support.memory import MemoryBroker
-from tests.support.waiting import Patience
+from tests.support.waiting import Patience, readable
 
 #: User properties, which take some milliseconds to read.
 PROPERTIES = [(0x26, ("", ""))] * 12_000
 DEAR = mq.publish("dear", version=mq.V5, props=PROPERTIES)
-
-
-def readable(*fds: int) -> int:
-    """How many of these there is something to be read from."""
-    poll = select.poll()  # their numbers may be above what select takes
-    for fd in fds:
-        poll.register(fd, select.POLLIN)
-    return len(poll.poll(0))
 
 
 class Broker:

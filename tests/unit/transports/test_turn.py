@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import socket
 from collections.abc import Callable, Iterator
 
@@ -12,7 +11,7 @@ from mqttd.transports.engine import Engine
 from mqttd.types import ClientInfo
 from tests.support import packets as mq
 from tests.support.memory import MemoryBroker
-from tests.support.waiting import Patience
+from tests.support.waiting import Patience, readable
 
 Knock = Callable[..., socket.socket]
 
@@ -46,7 +45,7 @@ def door(request: pytest.FixtureRequest) -> Iterator[tuple[MemoryBroker, Engine,
 def answered(engine: Engine, peer: socket.socket) -> None:
     """Turns until the peer can read something: a busy kernel takes its time, on loopback too."""
     patience = Patience(30.0)
-    while not select.select([peer], [], [], 0)[0] and patience.left():
+    while not readable(peer.fileno()) and patience.left():
         engine.doRead()
 
 
