@@ -26,15 +26,14 @@ from twisted.internet.error import ReactorNotRunning
 from mqttd.config.schema import Config, SocketListener
 from mqttd.monitor.machine import memory_of_machine
 from mqttd.options import StartError, check_cluster, check_files
-from mqttd.transports.sockets import bind_tcp
 from mqttd.workers.place import PARENT, count_of, node_names
 from mqttd.workers.process import WorkerProcess
 from mqttd.workers.processes import Processes
 
 __all__ = ["NodesService"]
 
-#: How one ends that has left its cluster, or was drained to its end.
-_LEFT: Final = "ended with status 0"
+#: The exit status of one that has left its cluster, or was drained to its end.
+_LEFT: Final = 0
 
 
 class NodesService(Processes):
@@ -54,7 +53,7 @@ class NodesService(Processes):
             worker.name = name
             worker.shown = {"node": name}
         #: Those that keep the ports of the listeners for us.
-        self.held: list[socket.socket] = []
+        self.held: dict[str, socket.socket] = {}
         self._bind()
         self._tell_others()
 
@@ -62,11 +61,11 @@ class NodesService(Processes):
         if "__" in where:
             text = "several nodes on one machine need names of listeners without two underscores"
             raise StartError(f"{key}: {text}, which stand for a dot in an environment variable")
-        alone = bind_tcp(key, settings, 0, listen=False)
-        port = alone.getsockname()[1]
-        alone.close()
-        self.held.append(bind_tcp(key, settings, port, listen=False, shared=True))
-        self.places[where] = (settings.address[0], port)
+        super()._bind_one(where, key, settings)
+
+    def bound(self) -> list[dict[str, socket.socket]]:
+        """See `Processes.bound`: nodes open their own."""
+        return [self.held]
 
     def _tell_others(self) -> None:
         """A smaller number than before: what other nodes have kept waits for them."""
@@ -112,15 +111,8 @@ class NodesService(Processes):
             own |= {f"MQTTD__{key}": _beside(value, number) for key, value in ports.items()}
         return own
 
-    def _told(self, worker: WorkerProcess, message: dict[str, Any]) -> None:
-        if "ready" in message:
-            worker.serves()
-            self._ready(worker, message["ready"])
-        elif "failed" in message and not self.opened:
-            self._fail(f"node {worker.name}: {message['failed']}")
-
     def _ended(self, worker: WorkerProcess, why: str) -> None:
-        if self.stopping or why != _LEFT or not worker.served:
+        if self.stopping or worker.status != _LEFT or not worker.served:
             super()._ended(worker, why)
             return
         self.log.info("node {name} has left: it is not started again", name=worker.name)
@@ -131,7 +123,7 @@ class NodesService(Processes):
                 pass  # we are going already
 
     def _is_over(self) -> None:
-        for one in self.held:
+        for one in self.held.values():
             one.close()
 
 

@@ -133,6 +133,8 @@ class WorkerProcess:
         self.heard = 0.0
         self.starts = 0
         self.pause = _FIRST
+        #: The exit status of its last end; None: it was ended by a signal, or is there.
+        self.status: int | None = None
         #: Ends in a row, without service that was long enough; the last one in words.
         self.ends = 0
         self.why = ""
@@ -261,10 +263,11 @@ class WorkerProcess:
         self.up = self.ready = False
         value: Any = reason.value
         number = getattr(value, "signal", None)
+        self.status = None if number is not None else int(getattr(value, "exitCode", None) or 0)
         if number is not None:
             text = f"ended by {signal.Signals(number).name}"
         else:
-            text = f"ended with status {getattr(value, 'exitCode', 0)}"
+            text = f"ended with status {self.status}"
         self.why = text
         self.ended(self, text)
 

@@ -41,7 +41,7 @@ __all__ = ["Processes"]
 #: Seconds after SIGTERM until a process is killed.
 _END: Final = 15.0
 #: The end of one that cannot start, and has written why to its log.
-_REFUSED: Final = "ended with status 1"
+_REFUSED: Final = 1
 
 
 class Processes(MultiService):
@@ -94,7 +94,11 @@ class Processes(MultiService):
 
     def _told(self, worker: WorkerProcess, message: dict[str, Any]) -> None:
         """It has said something."""
-        raise NotImplementedError
+        if "ready" in message:
+            worker.serves()
+            self._ready(worker, message["ready"])
+        elif "failed" in message and not self.opened:
+            self._fail(f"{self.one} {worker.name}: {message['failed']}")
 
     def _looked(self) -> None:
         """Once a second."""
@@ -129,9 +133,13 @@ class Processes(MultiService):
         alone = bind_tcp(key, settings, 0, listen=False)
         port = alone.getsockname()[1]
         alone.close()
-        for sockets in self.sockets:
-            sockets[where] = bind_tcp(key, settings, port, listen=False, shared=True)
         self.places[where] = (settings.address[0], port)
+        for sockets in self.bound():
+            sockets[where] = bind_tcp(key, settings, port, listen=False, shared=True)
+
+    def bound(self) -> list[dict[str, socket.socket]]:
+        """Where the sockets of listeners go that keep their ports: to each process."""
+        return self.sockets
 
     # -- the log -------------------------------------------------------------------------------
 
@@ -236,7 +244,7 @@ class Processes(MultiService):
                 stopped, self._stopped = self._stopped, None
                 stopped.callback(None)
             return
-        if not self.opened and worker.starts == 1 and why == _REFUSED:
+        if not self.opened and worker.starts == 1 and worker.status == _REFUSED:
             self._fail(f"{self.one} {worker.name} has said why")
             return
         pause = worker.next_pause()

@@ -135,13 +135,10 @@ class WorkersService(Processes):
         elif "met" in message:
             worker.met = set(message["met"])
             self._let_in()
-        elif "ready" in message:
-            worker.serves()
-            self._ready(worker, message["ready"])
         elif "audited" in message:
             self.doors.file_changed(*message["audited"])
-        elif "failed" in message and not self.opened:
-            self._fail(f"worker {worker.number}: {message['failed']}")
+        else:
+            super()._told(worker, message)
 
     def _link(self, one: WorkerProcess, two: WorkerProcess) -> None:
         """Give two workers a stream, and a way for connections."""
