@@ -24,11 +24,12 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from twisted.internet.error import ReactorNotRunning
 from twisted.internet.interfaces import IReadDescriptor, IWriteDescriptor
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-__all__ = ["Control"]
+__all__ = ["Control", "stop"]
 
 _MOST: Final = 1 << 18
 #: Descriptors of one message.
@@ -133,3 +134,11 @@ class Control:
             for fd in fds:
                 os.close(fd)
         self.reactor.removeWriter(self)
+
+
+def stop(reactor: Any) -> None:
+    """The end of this process, if that has not begun already."""
+    try:
+        reactor.stop()
+    except ReactorNotRunning:
+        pass

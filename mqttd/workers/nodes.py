@@ -21,11 +21,10 @@ import socket
 from collections.abc import Mapping
 from typing import Any, Final
 
-from twisted.internet.error import ReactorNotRunning
-
 from mqttd.config.schema import Config, SocketListener
 from mqttd.monitor.machine import memory_of_machine
 from mqttd.options import StartError, check_cluster, check_files
+from mqttd.workers.control import stop
 from mqttd.workers.place import PARENT, count_of, node_names
 from mqttd.workers.process import WorkerProcess
 from mqttd.workers.processes import Processes
@@ -117,10 +116,7 @@ class NodesService(Processes):
             return
         self.log.info("node {name} has left: it is not started again", name=worker.name)
         if not any(each.pid for each in self.workers):
-            try:
-                self.reactor.stop()
-            except ReactorNotRunning:
-                pass  # we are going already
+            stop(self.reactor)
 
     def _is_over(self) -> None:
         for one in self.held.values():

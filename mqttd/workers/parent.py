@@ -13,9 +13,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from twisted.internet.error import ReactorNotRunning
-
-from mqttd.workers.control import Control
+from mqttd.workers.control import Control, stop
 from mqttd.workers.place import PARENT
 from mqttd.workers.spare import CHANNEL
 
@@ -63,7 +61,4 @@ class Parent:
 
     def _orphaned(self) -> None:
         """Nobody would start us again, or know of us."""
-        try:
-            self.reactor.stop()
-        except ReactorNotRunning:
-            pass  # we are going already
+        stop(self.reactor)

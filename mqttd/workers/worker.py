@@ -20,7 +20,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
-from twisted.internet.error import ReactorNotRunning
 from twisted.internet.interfaces import IReadDescriptor, IWriteDescriptor
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -31,7 +30,7 @@ from mqttd.mesh.frames import CALL, FIGURES, frame
 from mqttd.mesh.link import Link, Pipe
 from mqttd.transports.engine import Engine
 from mqttd.workers.commons import Commons
-from mqttd.workers.control import Control
+from mqttd.workers.control import Control, stop
 from mqttd.workers.mesh import WorkerMesh
 from mqttd.workers.moving import Mover, received
 from mqttd.workers.place import Place
@@ -137,10 +136,7 @@ class Worker:
 
     def _orphaned(self) -> None:
         """The supervisor is gone: nobody would know of us."""
-        try:
-            self.reactor.stop()
-        except ReactorNotRunning:
-            pass  # we are going already
+        stop(self.reactor)
 
     def _told(self, message: dict[str, Any], fds: list[int]) -> None:
         if "link" in message and len(fds) == 2:
