@@ -184,12 +184,14 @@ class Broker(Publishing):
         """Connections that have sent CONNECT."""
         return self.registry.channels
 
-    def subscribe_client(self, client_id: str, subscription: Subscription) -> int:
-        """Subscribe a session on its client's behalf: the reason code a SUBACK would carry.
-
-        Raises KeyError if there is no such session, TopicFilterInvalid for what is no filter.
-        """
-        return self.subscribing.subscribe_client(client_id, subscription)
+    def subscribe_client(
+        self,
+        client_id: str,
+        subscription: Subscription,
+        told: Callable[[bool], object] | None = None,
+    ) -> int:
+        """Subscribe a session on its client's behalf: see `Subscribing.subscribe_client`."""
+        return self.subscribing.subscribe_client(client_id, subscription, told)
 
     def unsubscribe_client(self, client_id: str, topic_filter: str) -> bool:
         """End a subscription on its client's behalf; False if there is none."""

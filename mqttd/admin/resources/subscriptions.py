@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
+from twisted.internet.defer import Deferred
 
 from mqttd.admin.http.checks import checked_topic
 from mqttd.admin.http.parts import Parts
@@ -82,14 +83,15 @@ class Subscriptions:
             mine = [one for one in mine if one.topic_filter == which.topic_filter]
         return SubscriptionPage(mine, None)
 
-    @post("/subscriptions", body=Wanted, answer=Wanted, errors=(409,))
-    def subscribe(self, ask: Ask) -> Wanted:
-        """Subscribe a client; its access rules are asked."""
+    @post("/subscriptions", body=Wanted, answer=Wanted, errors=(409, 503))
+    def subscribe(self, ask: Ask) -> Deferred[Wanted]:
+        """Subscribe a client; its access rules are asked. 503 where others cannot be told of it."""
         wanted = ask.body
         checked_topic("topic_filter", wanted.topic_filter)
+        told: Deferred[bool] = Deferred()
         try:
             code = self.parts.broker.subscribe_client(
-                wanted.client_id, Subscription(wanted.topic_filter, wanted.qos)
+                wanted.client_id, Subscription(wanted.topic_filter, wanted.qos), told.callback
             )
         except KeyError:
             raise ApiError(404, "not_found", f"no client {wanted.client_id!r}") from None
@@ -98,8 +100,15 @@ class Subscriptions:
         if code >= 0x80:
             raise ApiError(409, "refused", f"{wanted.topic_filter!r}: {reasons.name_of(code)}")
         granted = Wanted(wanted.client_id, wanted.topic_filter, code)
-        ask.changed(None, granted)
-        return granted
+
+        def answer(taken: bool) -> Wanted:
+            if not taken:
+                text = f"{wanted.topic_filter!r}: the other nodes cannot be told; try again later"
+                raise ApiError(503, "unavailable", text)
+            ask.changed(None, granted)
+            return granted
+
+        return told.addCallback(answer)
 
     @delete("/subscriptions", query=One, answer=One)
     def unsubscribe(self, ask: Ask) -> One:

@@ -14,6 +14,7 @@ MQTT 5.0: 3.8 to 3.11 (MQTT-3.8.4-6, MQTT-3.10.4-4).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from mqttd.broker.ground.turns import Job
@@ -114,18 +115,26 @@ class Subscribing:
             },
         )
 
-    def subscribe_client(self, client_id: str, subscription: Subscription) -> int:
+    def subscribe_client(
+        self,
+        client_id: str,
+        subscription: Subscription,
+        told: Callable[[bool], object] | None = None,
+    ) -> int:
         """Subscribe a session on its client's behalf: the reason code a SUBACK would carry.
 
-        Raises KeyError if there is no such session, TopicFilterInvalid for what is no filter.
+        Where it is granted `told` is called when the other processes have the filter, with False
+        where they cannot be told: then the session has it no more. Raises KeyError if there is no
+        such session, TopicFilterInvalid for what is no filter.
         """
         broker = self.broker
         session = broker.sessions[client_id]
         code = self.one(session, broker.client_of(session), subscription, 0)
         if code < 0x80:
-            broker.tell("session.subscribed", session, subscription)
-            session.start_replays()
-            broker.perform_later()
+            asked = _OnBehalf(broker, session, subscription, told)
+            abroad = broker.router.abroad
+            if abroad is None or not abroad.waits(asked):
+                asked.taken()
         return code
 
     def _are_subscriptions(self, changed: object, count: int) -> bool:
@@ -428,6 +437,48 @@ class _Told(Taken):
     def filters(self) -> list[str]:
         """See `Taken.filters`."""
         return [subscription.topic_filter for subscription in self.asked.granted]
+
+
+class _OnBehalf(Taken):
+    """A subscription that its client has not asked for, until the other processes have it."""
+
+    def __init__(
+        self,
+        broker: Publishing,
+        session: Session,
+        subscription: Subscription,
+        told: Callable[[bool], object] | None,
+    ) -> None:
+        self.broker = broker
+        self.session = session
+        self.subscription = subscription
+        self.told = told
+
+    def taken(self) -> None:
+        """See `Taken.taken`: what is retained follows, as it does behind a SUBACK."""
+        broker = self.broker
+        session = self.session
+        if broker.sessions.get(session.client_id) is session:
+            broker.tell("session.subscribed", session, self.subscription)
+            session.start_replays()
+            broker.perform_later()
+        if self.told is not None:
+            self.told(True)
+
+    def refused(self) -> None:
+        """See `Taken.refused`."""
+        topic_filter = self.subscription.topic_filter
+        abroad = self.broker.router.abroad
+        if abroad is None or not abroad.lacks(topic_filter):
+            self.taken()
+            return
+        self.broker.pubsub.unsubscribe(self.session, topic_filter)
+        if self.told is not None:
+            self.told(False)
+
+    def filters(self) -> list[str]:
+        """See `Taken.filters`."""
+        return [self.subscription.topic_filter]
 
 
 class _Unsubscribe(_Asked):
