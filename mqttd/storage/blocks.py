@@ -4,17 +4,21 @@ Group    what is gathered, then written in one transaction; it becomes a
 Block    one row of the file, or several where it is large: a
 Part     of a group that is a block already
 Home     records with numbers one behind the other, and the block that they are in now
+Homes    all of them, by number
 Present  what a file says of each record, before it is a part of a home
 """
 
 from __future__ import annotations
 
 from array import array
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mqttd.codec.native import mypyc_attr
 
-__all__ = ["LOOSE", "Block", "Group", "Home", "Part", "Present"]
+if TYPE_CHECKING:
+    from mypy_extensions import i64
+
+__all__ = ["LOOSE", "Block", "Group", "Home", "Homes", "Part", "Present"]
 
 #: A number in a list, in memory, and one that is packed.
 _WORD: Final = 40
@@ -155,6 +159,50 @@ class Home:
     def bury(self, at: int) -> None:
         """Note that the record at this place is forgotten."""
         self.dead = _with(self.dead, at)
+
+
+class Homes:
+    """The homes of a ledger, in the order of their numbers."""
+
+    __slots__ = ("all", "starts")
+
+    def __init__(self) -> None:
+        self.all: list[Home] = []
+        #: The first number of each.
+        self.starts: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    def add(self, home: Home) -> None:
+        """One more, behind all others."""
+        self.all.append(home)
+        self.starts.append(home.start)
+
+    def before(self, number: int) -> Home | None:
+        """The last one that does not begin behind this number."""
+        at = self._after(number)
+        return self.all[at - 1] if at else None
+
+    def remove(self, home: Home) -> None:
+        """It has no block any more."""
+        at = self._after(home.start) - 1
+        del self.all[at]
+        del self.starts[at]
+
+    def _after(self, number: int) -> int:
+        """`bisect.bisect_right`, without a call of an object for each comparison."""
+        starts = self.starts
+        wanted: i64 = number
+        low: i64 = 0
+        high: i64 = len(starts)
+        while low < high:
+            middle: i64 = (low + high) >> 1
+            if wanted < starts[middle]:
+                high = middle
+            else:
+                low = middle + 1
+        return low
 
 
 class Part:

@@ -24,10 +24,9 @@ files or threads.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
 from typing import Final
 
-from mqttd.storage.blocks import LOOSE, Block, Group, Home, Present
+from mqttd.storage.blocks import LOOSE, Block, Group, Home, Homes, Present
 
 __all__ = ["DELIVERY", "FORGET", "INFLIGHT", "KIND_MASK", "LENGTH_MASK", "MESSAGE3", "MESSAGE5",
            "OWNER_SHIFT", "QUIET", "RECEIVED", "RELEASED", "RETAINED", "SAME", "Ledger",
@@ -85,9 +84,7 @@ class Ledger:
         self.number: int = 1
         self.next_block: int = 1
         self.blocks: dict[int, Block] = {}
-        self.homes: dict[int, Home] = {}
-        #: The keys of `homes`, sorted.
-        self.starts: list[int] = []
+        self.homes: Homes = Homes()
         #: Bytes of all blocks.
         self.bytes: int = 0
         self._hand: list[int] = []
@@ -154,8 +151,7 @@ class Ledger:
         home = group.home
         if not home.count:
             block.homes.append(home)
-            self.homes[number] = home
-            self.starts.append(number)
+            self.homes.add(home)
         home.live += 1
         home.count += 1
         group.at.append(group.size - len(data))
@@ -231,10 +227,9 @@ class Ledger:
         home: Home | None = group.home
         assert home is not None
         if number < home.start:
-            at = bisect_right(self.starts, number)
-            if not at:
+            home = self.homes.before(number)
+            if home is None:
                 return None
-            home = self.homes[self.starts[at - 1]]
         if number - home.start >= home.count:
             return None
         return home
@@ -264,7 +259,7 @@ class Ledger:
             if self.blocks.pop(block.id, None) is None:
                 continue  # moved elsewhere already
             for home in block.homes:
-                self._forget_home(home)
+                self.homes.remove(home)
             block.homes = []  # or they would be a circle
             self.bytes -= block.size
             if block.stored:
@@ -284,10 +279,6 @@ class Ledger:
             other.needed -= noted[at]
             if other.needed == 0 and other.live == 0 and other is not self.group.block:
                 stack.append(other)
-
-    def _forget_home(self, home: Home) -> None:
-        del self.homes[home.start]
-        del self.starts[bisect_left(self.starts, home.start)]
 
     # -- compaction ----------------------------------------------------------------------------
 
@@ -360,7 +351,7 @@ class Ledger:
                     home.block = into
                     into.homes.append(home)
                 else:
-                    self._forget_home(home)
+                    self.homes.remove(home)
             block.homes = []
         if not shared:
             # What a session is to get is read together; shared bytes stay beside each other.
@@ -453,8 +444,7 @@ class Ledger:
                 home = Home(number, blocks[index])
                 place = index
                 home.block.homes.append(home)
-                self.homes[number] = home
-                self.starts.append(number)
+                self.homes.add(home)
             at = number - home.start
             while home.count < at:
                 home.lack(home.count)

@@ -82,9 +82,9 @@ class Store:
     def check(self) -> None:
         """What is in memory agrees with itself, and with the file."""
         ledger = self.ledger
-        assert ledger.starts == sorted(ledger.homes)
+        assert ledger.homes.starts == sorted(home.start for home in ledger.homes.all)
         living = 0
-        for home in ledger.homes.values():
+        for home in ledger.homes.all:
             assert ledger.blocks[home.block.id] is home.block
             assert home in home.block.homes
             living += home.live
