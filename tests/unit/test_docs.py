@@ -86,6 +86,17 @@ def test_modules_named_are_modules_that_exist(page: Path) -> None:
             assert there or re.search(rf"\b{second}\b", (path / "__init__.py").read_text()), found
 
 
+@pytest.mark.parametrize("page", sorted((DOCS / "design").rglob("*.md")), ids=name)
+def test_tables_of_modules_name_what_is_there(page: Path) -> None:
+    """A row that begins with a module: the last word of its path, whatever stands before it."""
+    there = {path.stem for path in (ROOT / "mqttd").rglob("*")}
+    for row in re.findall(r"(?m)^\| (`[^|]*) \|", page.read_text("utf-8")):
+        if not re.fullmatch(r"(?:`[a-z_/]+`(?:, )?)+", row):
+            continue  # of something else
+        for path in re.findall(r"`([a-z_/]+)`", row):
+            assert path.split("/")[-1] in there, path
+
+
 def test_the_page_of_alarms_has_every_one() -> None:
     page = (DOCS / "howto/watch.md").read_text("utf-8")
     told = r"\.(?:activate\(|_?alarm\(|_tell\(broker, )f?\"([\w:. ]+)"
