@@ -47,6 +47,7 @@ HOT = [
     "mqttd/session/filters.py",
     "mqttd/session/publish/forward.py",
     "mqttd/session/channel/framing.py",
+    "mqttd/session/channel/leaving.py",
     "mqttd/session/publish/general.py",
     "mqttd/session/ground/guid.py",
     "mqttd/session/publish/inbound.py",

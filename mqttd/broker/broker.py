@@ -39,6 +39,7 @@ from mqttd.session.channel.channel import CLOSED, WAITING, Channel
 from mqttd.session.ground.connection import Connection
 from mqttd.session.ground.guid import Guid
 from mqttd.session.ground.settings import Settings
+from mqttd.session.publish.general import General
 from mqttd.session.publish.publisher import Publisher
 from mqttd.session.session import Session
 from mqttd.session.state import State
@@ -115,6 +116,10 @@ class Broker(Publishing):
     def unsubscribe(self, channel: Channel, packet: Unsubscribe) -> None:
         """Serve an UNSUBSCRIBE."""
         self.subscribing.unsubscribe(channel, packet)
+
+    def owes(self, channel: General) -> bool:
+        """See `Router.owes`: SUBACKs."""
+        return channel in self.subscribing.under_way
 
     def closed(self, channel: Channel) -> None:
         """A connection is gone: will, session end or wait."""

@@ -148,7 +148,7 @@ class Journal(Ending):
     # -- what waits for the store --------------------------------------------------------------
 
     def hold(self, channel: Connection, data: bytes) -> None:
-        """Send bytes when everything told so far is kept."""
+        """Send bytes when everything told so far is kept; none: then the connection ends."""
         if channel.state == OPEN:
             channel.send(data)
 

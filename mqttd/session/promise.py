@@ -245,7 +245,11 @@ class Promises(Ending):
             self._count -= promise.count
             self._write(b"".join(promise.parts))
         channel = self._channel
-        if channel is not None and channel.paused and self._count * 2 <= self._most:
+        if channel is None:
+            return
+        if channel.leaving and not waiting:
+            channel.leave()
+        elif channel.paused and self._count * 2 <= self._most:
             channel.resume()
 
     def _write(self, data: bytes) -> None:

@@ -44,7 +44,7 @@ class Waiting:
         #: Connections to which nothing is written before.
         self.corked: list[Connection] = []
         #: Who is told that it is written.
-        self.told: list[Callable[[], None]] = []
+        self.told: deque[Callable[[], None]] = deque()
 
     def uncork(self) -> None:
         """Have its connections written to, whatever is kept."""
@@ -99,23 +99,28 @@ class Releasing(ReadingJournal):
     def _let_go(self, waiting: Waiting, room: int) -> int:
         """Let go of so much of it; returns what room is left, 0 or less where there may be more."""
         corked, held, promises = waiting.corked, waiting.held, waiting.promises
-        while room > 0 and waiting.uncorked < len(corked):
-            waiting.uncorked += 1
-            corked[waiting.uncorked - 1].uncork()
-            room -= 1
-        while room > 0 and waiting.sent < len(held):
-            waiting.sent += 1
-            channel, data = held[waiting.sent - 1]
-            if channel.state == OPEN:
-                channel.send(data)
-            room -= 1
-        while room > 0 and waiting.kept < len(promises):
-            waiting.kept += 1
-            promise = promises[waiting.kept - 1]
-            promise.ticket = None  # or they would be a circle
-            room -= 1 + promise.count // _TOGETHER
-            promise.keep(self)
-        if room > 0:
-            for told in waiting.told:
-                told()
+        while room > 0:  # what one of them has others wait for is looked for again
+            if waiting.uncorked < len(corked):
+                waiting.uncorked += 1
+                corked[waiting.uncorked - 1].uncork()
+                room -= 1
+            elif waiting.sent < len(held):
+                waiting.sent += 1
+                channel, data = held[waiting.sent - 1]
+                if channel.state == OPEN:
+                    if data:
+                        channel.send(data)
+                    else:
+                        channel.end(channel.close_reason)
+                room -= 1
+            elif waiting.kept < len(promises):
+                waiting.kept += 1
+                promise = promises[waiting.kept - 1]
+                promise.ticket = None  # or they would be a circle
+                room -= 1 + promise.count // _TOGETHER
+                promise.keep(self)
+            elif waiting.told:
+                waiting.told.popleft()()
+            else:
+                break
         return room

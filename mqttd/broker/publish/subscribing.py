@@ -378,6 +378,8 @@ class _Subscribe(_Asked):
             behind = self.subscribing.behind.pop(self.channel, None)
             if behind is not None:
                 self.broker.turns.add(behind)
+            elif self.channel.leaving:
+                self.channel.leave()
 
     def refuse(self) -> None:
         """What the others could not be told of is not subscribed to."""

@@ -9,8 +9,8 @@ What a channel is made of, each layer knowing those below it:
 
     Connection     output, reading, end              Acknowledging   what clients answer
     Publisher      who may publish where             Framing         bytes to packets
-    General        the general way of a PUBLISH      Channel         CONNECT, all else, time
-    Forwarding     PUBLISH as bytes
+    General        the general way of a PUBLISH      Leaving         DISCONNECT, behind answers
+    Forwarding     PUBLISH as bytes                  Channel         CONNECT, all else, time
 
 No Twisted, no socket, no clock here.
 """
@@ -38,7 +38,8 @@ from mqttd.codec.parser import check_direction, parse_packet
 from mqttd.codec.properties import Properties
 from mqttd.codec.reasons import MqttError, PacketTooLarge, ProtocolViolation
 from mqttd.codec.serializer import serialize, serialize_within
-from mqttd.session.channel.framing import FEW, Framing
+from mqttd.session.channel.framing import FEW
+from mqttd.session.channel.leaving import Leaving
 from mqttd.session.ground.account import properties_weight, text_weight
 from mqttd.session.ground.aliases import Aliases
 from mqttd.session.ground.connection import CLOSED, NEW, OPEN, WAITING, Edge
@@ -125,7 +126,7 @@ class Server(Router):
         raise NotImplementedError
 
 
-class Channel(Framing):
+class Channel(Leaving):
     """One connection. The transport calls `feed` and `lost`; see `Edge` for the other way.
 
     Arguments: the server, the edge that carries the bytes, and the transport's descriptor (`fd`,
@@ -235,7 +236,7 @@ class Channel(Framing):
         elif isinstance(packet, Unsubscribe):
             self.server.unsubscribe(self, packet)
         elif isinstance(packet, Disconnect):
-            self._disconnect(packet)
+            self.take_disconnect(packet)
         elif isinstance(packet, Puback):
             self.take_puback(packet.packet_id, packet.reason_code)
         elif isinstance(packet, Pubrec):
@@ -347,23 +348,6 @@ class Channel(Framing):
         largest = _int(connect.properties, prop.MAXIMUM_PACKET_SIZE)
         return largest if largest else NO_LIMIT
 
-    def _disconnect(self, packet: Disconnect) -> None:
-        session = self.session
-        assert session is not None
-        if packet.properties is not None:
-            expiry = packet.properties.get(prop.SESSION_EXPIRY_INTERVAL)
-            if isinstance(expiry, int):
-                if session.expiry_interval == 0 and expiry != 0:
-                    raise ProtocolViolation("session expiry raised from 0 at DISCONNECT")
-                maximum = self.server.settings.max_expiry_interval_seconds
-                if expiry:
-                    session.set_expiry(expiry if expiry < maximum else maximum)
-                else:
-                    session.end_with_connection()
-        if packet.reason_code == reasons.SUCCESS:
-            session.set_will(None, 0)
-        self.end("client disconnected")
-
     def send_info(self, info: object) -> None:
         """Tell the client something: hook client.handle_info turns it into messages for it."""
         session = self.session
@@ -386,6 +370,8 @@ class Channel(Framing):
                     return
             self.server.metrics.connect_timeouts += 1
             self._too_late("no CONNECT in time")
+        elif self.leaving:
+            self.end("no answer in time")
         elif self.state == OPEN and self.keepalive:
             if self.paused and not self.blocked:
                 self.last = now  # it is we who do not read
@@ -420,7 +406,7 @@ class Channel(Framing):
         if self.state == CLOSED:
             return
         self.reason_code = code
-        if self.state == OPEN and self.v5:
+        if self.state == OPEN and self.v5 and not self.leaving:
             self.send(serialize(Disconnect(code, None), 5))
         self.end(detail)
 

@@ -98,6 +98,7 @@ class Connection(Timer):
         "io",
         "largest",
         "last",
+        "leaving",
         "limit",
         "listener",
         "mount",
@@ -164,6 +165,8 @@ class Connection(Timer):
         self.paced: bool = False
         #: Request Problem Information was 0: no Reason String, no User Property in answers.
         self.quiet: bool = False
+        #: Its client has said DISCONNECT, and some of its answers are to come.
+        self.leaving: bool = False
         #: It leads to another process that takes QoS 0 of either version (`older`).
         self.wraps: bool = False
         #: Bytes of the first piece of `out` that are written (`mqttd.session.ground.output`).
@@ -304,6 +307,10 @@ class Connection(Timer):
             # `perform` looks at closing after flushing what is dirty.
             self.dirty = True
             self.turn.dirty.append(self)
+
+    def leave(self) -> None:
+        """Some of what a client that leaves was owed has gone: it ends when all has."""
+        raise NotImplementedError
 
     def close(self, code: int, detail: str) -> None:
         """End the connection from our side, with DISCONNECT where 5.0 has one."""

@@ -162,6 +162,10 @@ class Router(Judge):
         """
         return False
 
+    def owes(self, channel: General) -> bool:
+        """Whether an answer to it waits for other processes: then `Connection.leave` follows."""
+        return False
+
     def keepers(self, topic: str) -> object:
         """Who keeps something before a message on this topic is acknowledged (`HELD`).
 

@@ -9,6 +9,7 @@ import pytest
 from mqttd.broker.routing.abroad import Taken
 from mqttd.cluster.links.nodes import NodeMesh
 from mqttd.codec.packets import (
+    Disconnect,
     Pingreq,
     Pingresp,
     Publish,
@@ -184,3 +185,17 @@ def test_what_a_node_says_of_itself_is_asked_of_no_other(
     assert not others.mesh.filters
     client.send(Unsubscribe(2, [f"{start}$SYS/broker/uptime"]))
     assert not others.mesh.filters
+
+
+def test_a_disconnect_waits_for_subacks(parts: tuple[MemoryBroker, Others, MemoryClient]) -> None:
+    node, others, client = parts
+    for packet_id in (1, 2):
+        client.send(_subscribe(packet_id, f"f/{packet_id}"))
+    client.send(Disconnect(0))
+    node.run_soon()
+    assert not client.wire.closed
+    while others.held:
+        others.take()
+        node.run_soon()
+    assert [each.packet_id for each in client.take() if isinstance(each, Suback)] == [1, 2]
+    assert client.wire.closed

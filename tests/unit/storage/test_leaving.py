@@ -1,0 +1,167 @@
+"""DISCONNECT right behind what is to be answered: the answers go first, as far as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mqttd.codec import properties as prop
+from mqttd.codec.packets import (
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Pingreq,
+    Pingresp,
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Pubrel,
+    Suback,
+    Subscribe,
+    Subscription,
+    Unsuback,
+    Unsubscribe,
+    Will,
+)
+from mqttd.codec.serializer import serialize
+from mqttd.session.channel.leaving import PATIENCE
+from mqttd.storage.durability import OS
+from tests.support.memory import MemoryClient
+from tests.unit.storage.test_journal import Kept, kinds, make
+
+STAYS = {prop.SESSION_EXPIRY_INTERVAL: 1000}
+ENDS = {prop.SESSION_EXPIRY_INTERVAL: 0}
+WILL = Will("will", b"gone", 1, False)
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    made = make(tmp_path, OS)
+    yield made
+    made.base.close()
+
+
+def write(client: MemoryClient, *packets: Packet) -> None:
+    """All of them in one write."""
+    client.feed(b"".join(serialize(packet, client.parser.version) for packet in packets))
+
+
+ASKED = {
+    "subscribe": ([Subscribe(1, [Subscription("a", 1)])], {Suback}),
+    "unsubscribe": ([Unsubscribe(1, ["a"])], {Unsuback}),
+    "qos1": ([Publish("kept", b"1", 1, False, False, 1)], {Puback}),
+    "qos2": ([Publish("kept", b"1", 2, False, False, 1)], {Pubrec}),
+    "qos2 whole": ([Publish("kept", b"1", 2, False, False, 1), Pubrel(1)], {Pubrec, Pubcomp}),
+    "all": (
+        [
+            Publish("kept", b"1", 1, False, False, 1),
+            Subscribe(2, [Subscription("a", 1)]),
+            Unsubscribe(3, ["a"]),
+            Pingreq(),
+            Publish("kept", b"1", 2, False, False, 4),
+        ],
+        {Puback, Suback, Unsuback, Pingresp, Pubrec},
+    ),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("how", ["open", "with connect", "expiry 0 at last"])
+@pytest.mark.parametrize("stays", [True, False])
+def test_answers_come_before_the_end(kept: Kept, asked: str, how: str, stays: bool) -> None:
+    kept.subscriber("away", "kept", 2, kept=True).drop()
+    kept.settle()
+    packets, answers = ASKED[asked]
+    properties = STAYS if stays else None
+    last = Disconnect(0, ENDS if how == "expiry 0 at last" else None)
+    if how == "with connect":
+        client = kept.node.client(5)
+        connect = Connect("c", version=5, clean_start=False, properties=properties, will=WILL)
+        write(client, connect, *packets, last)
+        answers = answers | {Connack}
+    else:
+        client = kept.node.connect("c", 5, False, properties=properties, will=WILL)
+        kept.settle()
+        write(client, *packets, last)
+    kept.settle()
+    assert set(kinds(client.take())) == answers
+    assert client.wire.closed
+    session = kept.node.broker.sessions.get("c")
+    assert (session is not None) == (stays and how != "expiry 0 at last")
+    assert session is None or session.channel is None and session.will is None
+    assert kept.node.broker.stats()["connections"] == 0
+
+
+def test_who_is_owed_nothing_ends_at_once(kept: Kept) -> None:
+    client = kept.client("c", kept=True)
+    client.send(Subscribe(1, [Subscription("a", 1)]))
+    kept.settle()
+    client.send(Disconnect(0))
+    assert client.wire.closed
+
+
+def test_what_it_says_holds_at_once(kept: Kept) -> None:
+    """Its will is gone though the connection breaks before it is answered."""
+    heard = kept.subscriber("heard", "will", 0, kept=False)
+    client = kept.node.connect("c", 5, False, properties=STAYS, will=WILL)
+    kept.settle()
+    write(client, Subscribe(1, [Subscription("a", 1)]), Disconnect(0))
+    client.drop()
+    kept.settle()
+    assert heard.take() == []
+    assert kept.node.broker.sessions["c"].last_reason == "client disconnected"
+
+
+def test_the_will_of_one_that_asks_for_it_comes(kept: Kept) -> None:
+    heard = kept.subscriber("heard", "will", 0, kept=False)
+    client = kept.node.connect("c", 5, False, properties=STAYS, will=WILL)
+    kept.settle()
+    write(client, Subscribe(1, [Subscription("a", 1)]), Disconnect(4))
+    kept.settle()
+    assert kinds(client.take()) == [Suback]
+    assert [packet.payload for packet in heard.published()] == [b"gone"]
+
+
+def test_nothing_behind_it_is_read(kept: Kept) -> None:
+    heard = kept.subscriber("heard", "#", 0, kept=False)
+    client = kept.client("c", kept=True)
+    write(client, Subscribe(1, [Subscription("a", 1)]), Disconnect(0), Publish("x", b"1", 0))
+    client.send(Publish("x", b"2", 0))
+    kept.settle()
+    assert kinds(client.take()) == [Suback]
+    assert heard.published() == []
+
+
+def test_what_is_retained_goes_with_it(kept: Kept) -> None:
+    kept.node.broker.publish_text("r", b"old", 1, True)
+    kept.settle()
+    client = kept.client("c", kept=True)
+    write(client, Subscribe(1, [Subscription("r", 1)]), Disconnect(0))
+    kept.settle()
+    assert kinds(client.take()) == [Suback, Publish]
+
+
+def test_nobody_is_waited_for_for_ever(kept: Kept) -> None:
+    client = kept.client("c", kept=True)
+    write(client, Subscribe(1, [Subscription("a", 1)]), Disconnect(0))
+    assert not client.wire.closed
+    kept.node.advance(PATIENCE + 1000)
+    assert client.wire.closed
+    assert client.take() == []
+    kept.settle()
+    assert kept.node.broker.sessions["c"].subscribed() == 1
+
+
+def test_it_is_taken_over_without_a_word(kept: Kept) -> None:
+    client = kept.client("c", kept=True)
+    write(client, Subscribe(1, [Subscription("a", 1)]), Disconnect(0))
+    again = kept.node.connect("c", 5, False, properties=STAYS)
+    kept.settle()
+    assert client.take() == []
+    assert client.wire.closed
+    assert again.connack is not None
+    assert again.session.subscribed() == 1
