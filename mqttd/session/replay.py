@@ -36,6 +36,15 @@ class Replay:
         #: Places that the last `next` looked at.
         self.looked: int = 0
 
+    def line(self) -> list[Replay]:
+        """This one and those behind it."""
+        found: list[Replay] = []
+        at: Replay | None = self
+        while at is not None:
+            found.append(at)
+            at = at.behind
+        return found
+
     def begin(self) -> None:
         """SUBACK is sent: what the source has by now is replayed, what comes to it later is not."""
         raise NotImplementedError

@@ -308,23 +308,14 @@ class Session(Sending):
     def all_replays(self) -> list[Replay]:
         """Those of each filter, one behind the other."""
         found: list[Replay] = []
-        replays = self.replays
-        if replays is not None:
-            for first in replays.values():
-                at: Replay | None = first
-                while at is not None:
-                    found.append(at)
-                    at = at.behind
+        if self.replays is not None:
+            for first in self.replays.values():
+                found += first.line()
         return found
 
     def _replays_of(self, topic_filter: str) -> list[Replay]:
-        found: list[Replay] = []
-        replays = self.replays
-        replay = None if replays is None else replays.get(topic_filter)
-        while replay is not None:
-            found.append(replay)
-            replay = replay.behind
-        return found
+        first = None if self.replays is None else self.replays.get(topic_filter)
+        return [] if first is None else first.line()
 
     def add_subscription(self, full_filter: str, options: int, identifier: int) -> bool:
         """See `State.add_subscription`."""
