@@ -1,6 +1,6 @@
 """A paced source of deliveries for one session: retained messages of a new subscription.
 
-    session --next--> Replay      a delivery; or None: at the end (`done`), or later
+    session --peek, next--> Replay      a delivery; or none: at the end (`done`), or later
 
 A session takes the next delivery when its window and its output have room. A source that cannot
 answer yet (a store that reads from disk) gives None and is not `done`; whoever it belongs to has
@@ -33,7 +33,7 @@ class Replay:
         #: Bytes that it holds beside itself, and what its session is charged.
         self.held: int = 0
         self.charged: int = 0
-        #: Places that the last `next` looked at.
+        #: Places that the last `peek` or `next` looked at.
         self.looked: int = 0
 
     def line(self) -> list[Replay]:
@@ -51,6 +51,10 @@ class Replay:
 
     def ahead(self, session: State, topic: str) -> Delivery | None:
         """What it would still come to for this topic, which then has had its turn."""
+        raise NotImplementedError
+
+    def peek(self, session: State) -> int:
+        """The QoS of the next delivery, which stays; -1 where `next` would give None."""
         raise NotImplementedError
 
     def next(self, session: State) -> Delivery | None:

@@ -302,8 +302,20 @@ class Session(Sending):
         self.replay()
         if self.owner:
             for replay in self.all_replays():
-                if replay.qos and not replay.noted:
+                if replay.qos and not replay.noted and not self._has_nothing(replay):
                     self._note(replay, OWED)
+
+    def _has_nothing(self, replay: Replay) -> bool:
+        """Whether it comes to its end without a delivery, as far as this turn may look."""
+        return self._peek(replay) < 0 and replay.done()
+
+    def _peek(self, replay: Replay) -> int:
+        server = self.server
+        if server.drained >= _REPLAYED:
+            return -1
+        qos = replay.peek(self)
+        server.drained += 1 + (replay.looked >> _SEARCH)
+        return qos
 
     def all_replays(self) -> list[Replay]:
         """Those of each filter, one behind the other."""
@@ -391,7 +403,14 @@ class Session(Sending):
                 continue
             inflight = self.inflight
             if replay.qos and inflight is not None and len(inflight) >= self.window:
-                return  # goes on with the next acknowledgement
+                qos = self._peek(replay)
+                if qos > 0:
+                    return  # goes on with the next acknowledgement
+                if qos < 0:
+                    if replay.done():
+                        continue
+                    self.put_off_replays()
+                    return
             if channel.out_bytes >= settings.low_watermark:
                 if not channel.blocked:
                     channel.edge.flush(channel)

@@ -282,8 +282,21 @@ class RetainedReplay(Replay):
             self._begun = True
             self._cursor.upto = self._cursor.retainer.stores
 
+    def peek(self, session: State) -> int:
+        """See `Replay.peek`."""
+        kept = self._find(session)
+        return -1 if kept is None else min(kept.qos, self.qos)
+
     def next(self, session: State) -> Delivery | None:
         """The next retained message as a delivery with RETAIN set (MQTT-3.3.1-8)."""
+        kept = self._find(session)
+        if kept is None:
+            return None
+        self._at += 1
+        return self._shaped(session, kept)
+
+    def _find(self, session: State) -> Retained | None:
+        """Go on to the next that the subscriber gets; None: there is none, or none so far."""
         self.begin()
         now = session.server.now
         self.looked = 0
@@ -296,31 +309,33 @@ class RetainedReplay(Replay):
                 if not self._page:
                     return None
             kept = self._page[self._at]
-            self._at += 1
             assert isinstance(kept, Retained)
             if self._ahead and kept in self._ahead:
                 del self._ahead[kept]
                 self.held -= _AHEAD
-                continue
-            retainer = self._cursor.retainer
-            if self._version != retainer.version and retainer.get(kept.topic(), now) is not kept:
-                continue  # replaced or deleted since: what came instead was delivered already
-            delivery = self._shaped(session, kept)
-            if delivery is not None:
-                return delivery
+            elif self._is_there(kept, now) and self._gets(session, kept):
+                return kept
+            self._at += 1
         return None  # goes on in a later turn
 
-    def _shaped(self, session: State, kept: Retained) -> Delivery | None:
-        """What the subscriber gets; None: nothing."""
+    def _is_there(self, kept: Retained, now: int) -> bool:
+        """Whether it is still retained; what has replaced it was delivered already."""
+        retainer = self._cursor.retainer
+        return self._version == retainer.version or retainer.get(kept.topic(), now) is kept
+
+    def _gets(self, session: State, kept: Retained) -> bool:
+        """Whether the subscriber gets it."""
         server = session.server
         if kept.expires_at and kept.expires_at <= server.now:
-            return None
+            return False
         if self._own and kept.source == self._own:
-            return None
-        if kept.peerhost and not server.may_still_publish(kept):
-            return None
+            return False
+        return not kept.peerhost or server.may_still_publish(kept)
+
+    def _shaped(self, session: State, kept: Retained) -> Delivery:
+        """What the subscriber gets."""
         qos = kept.qos if kept.qos < self.qos else self.qos
-        return kept.shaped(qos, session.v5, self._identifiers, server.now)
+        return kept.shaped(qos, session.v5, self._identifiers, session.server.now)
 
     def ahead(self, session: State, topic: str) -> Delivery | None:
         """See `Replay.ahead`."""
@@ -341,7 +356,7 @@ class RetainedReplay(Replay):
                 return None
         self._ahead[kept] = None
         self.held += _AHEAD
-        return self._shaped(session, kept)
+        return self._shaped(session, kept) if self._gets(session, kept) else None
 
     def done(self) -> bool:
         """Nothing is left on the page or in the store."""

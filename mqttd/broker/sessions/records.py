@@ -118,7 +118,8 @@ def record_of(broker: Publishing, session: Session) -> bytes:
 
 
 def _owed(session: Session, full_filter: str) -> int:
-    return OWED if session.replays is not None and full_filter in session.replays else 0
+    first = None if session.replays is None else session.replays.get(full_filter)
+    return OWED if first is not None and not all(each.done() for each in first.line()) else 0
 
 
 def queue_of(broker: Publishing, session: Session, ends: bool = False) -> list[bytes]:

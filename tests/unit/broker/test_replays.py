@@ -20,7 +20,7 @@ from mqttd.codec.packets import (
     Subscription,
     Unsubscribe,
 )
-from mqttd.session.routes.route import NO_LOCAL
+from mqttd.session.routes.route import NO_LOCAL, OWED
 from mqttd.storage.recovery import read as contents
 from mqttd.storage.restore import restore as recover
 from mqttd.types import SessionState
@@ -280,3 +280,67 @@ def test_a_session_that_moves_takes_along_what_it_is_owed() -> None:
     there.broker.registry.put_back(session)
     client = there.connect("c", 5, clean=False, properties=NARROW)
     assert topics(read(client)) == {f"r/{n}" for n in range(10)}
+
+
+def full(node: MemoryBroker) -> MemoryClient:
+    """A client whose window is full, and who has set all that is retained below `own`."""
+    client = node.connect("c", 5, clean=False, properties=NARROW)
+    for number in range(3):
+        client.send(Publish(f"own/{number}", b"old", 0, True))
+    client.send(Subscribe(1, [Subscription("r/0", 1)]))
+    client.take()
+    return client
+
+
+def test_a_replay_that_finds_nothing_waits_for_no_window() -> None:
+    """It held up those of other filters, and was marked as owed."""
+    node = MemoryBroker()
+    retained(node.broker, 3)
+    client = full(node)
+    client.send(
+        Subscribe(2, [Subscription("own/#", 1, no_local=True), Subscription("r/+", 0)]),
+        Subscribe(3, [Subscription("r/+/none", 1), Subscription("r/#", 0)]),
+    )
+    assert [p.topic for p in client.published()] == ["r/2", "r/1", "r/0"] * 2
+    assert list(client.session.replays or ()) == []
+
+
+def test_what_is_deleted_while_it_waits_holds_up_nobody() -> None:
+    node = MemoryBroker()
+    retained(node.broker, 3)
+    client = full(node)
+    client.send(Subscribe(2, [Subscription("r/1", 1), Subscription("r/2", 1)]))
+    client.send(Subscribe(3, [Subscription("r/+", 0)]))
+    assert client.published() == []
+    for topic in ("r/1", "r/2"):
+        node.broker.retainer.delete(topic)
+    client.session.drain()
+    node.broker.perform()
+    assert [p.topic for p in client.published()] == ["r/0"]
+
+
+def test_retained_messages_of_qos_0_wait_for_no_window_of_a_higher_subscription() -> None:
+    node = MemoryBroker()
+    retained(node.broker, 1)
+    client = full(node)
+    node.broker.publish_text("z", b"zero", 0, True)
+    client.send(Subscribe(2, [Subscription("z", 2)]))
+    assert [p.payload for p in client.published()] == [b"zero"]
+
+
+def test_one_that_finds_nothing_is_not_owed(tmp_path: Path) -> None:
+    first = make(tmp_path)
+    retained(first.node.broker, 3)
+    client = full(first.node)
+    first.settle()
+    client.take()
+    client.send(
+        Subscribe(2, [Subscription("own/#", 1, no_local=True), Subscription("r/+", 1)]),
+        Subscribe(3, [Subscription("own/+", 1, no_local=True)]),
+    )
+    first.settle()
+    rows = first.base.execute("SELECT filter FROM subscription WHERE options & ?", (OWED,))
+    assert rows.fetchall() == [("r/+",)]
+    assert [f for f, o, _ in Record(record_of(first.node.broker, client.session)).subscriptions
+            if o & OWED] == ["r/+"]  # fmt: skip
+    first.base.close()
