@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from contextlib import closing
 
 from mqttd.storage.database import Damaged, StoreError, connect
 from mqttd.storage.ledger import Ledger
 from mqttd.storage.recovery import Contents, Found, read
 
-__all__ = ["Reader"]
+__all__ = ["Reader", "kept_in"]
 
 
 class Reader:
     """A store that is open for a tool. Raises StoreError."""
 
     def __init__(self, path: str) -> None:
-        if not os.path.exists(path):
-            raise StoreError(f"{path}: there is no store")
-        try:
-            self.base = connect(path)
-        except Damaged as error:
-            raise StoreError(str(error)) from None
+        self.base = _open(path)
         self.ledger = Ledger()
         self._block = 0
         self._data = b""
@@ -44,3 +40,19 @@ class Reader:
             self._data = row.fetchone()[0]
             self._block = found.block
         return self._data[found.at : found.at + found.length]
+
+
+def kept_in(path: str, drawer: str) -> list[tuple[str, bytes]]:
+    """Keys and values of a drawer; records are not read for it. Raises StoreError."""
+    with closing(_open(path)) as base:
+        rows = base.execute("SELECT key, value FROM kept WHERE plugin = ?", (drawer,))
+        return rows.fetchall()
+
+
+def _open(path: str) -> sqlite3.Connection:
+    if not os.path.exists(path):
+        raise StoreError(f"{path}: there is no store")
+    try:
+        return connect(path)
+    except Damaged as error:
+        raise StoreError(str(error)) from None

@@ -27,7 +27,7 @@ from mqttd.session.routes.route import Route
 from mqttd.storage.journal import StoreJournal
 from mqttd.types import StoreFull
 
-__all__ = ["UNDER_WAY", "WorkerMesh"]
+__all__ = ["UNDER_WAY", "WorkerMesh", "left_in"]
 
 #: The drawer of what is under way.
 UNDER_WAY: Final = "$workers"
@@ -35,6 +35,11 @@ UNDER_WAY: Final = "$workers"
 _FILTERS: Final = 500
 #: Rows of what has changed since the links ended: when, and the topic.
 _LEFT: Final = "left "
+
+
+def left_in(key: str, row: bytes) -> tuple[str, int]:
+    """The topic that this row says has changed, and when; "" for a row about something else."""
+    return (row[8:].decode(), number_of(row)) if key.startswith(_LEFT) else ("", 0)
 
 
 class WorkerMesh(Mesh):
@@ -73,8 +78,7 @@ class WorkerMesh(Mesh):
         if drawer is None:
             return
         for key in drawer.keys(_LEFT):
-            row = drawer.get(key) or b""
-            self.changes.remember(row[8:].decode(), number_of(row))
+            self.changes.remember(*left_in(key, drawer.get(key) or b""))
             drawer.delete(key)
 
     def leave(self) -> None:

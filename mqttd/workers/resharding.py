@@ -3,7 +3,8 @@
     data/store.db                          of one process
     data/worker-K/store.db                 of several
           |  every session, its messages and its will to the worker of its client id;
-          |  retained messages and bans to all; what plugins keep to the worker of the same number;
+          |  retained messages and bans to all: of what changed after the last link between them
+          |  had ended the last; what plugins keep to the worker of the same number;
           |  what one worker had for another is left
           v
     data/resharded.making/K.db  --all are whole-->  data/resharded/K.db  -->  in their places
@@ -37,8 +38,9 @@ from mqttd.storage.lines import (
     ValueLine,
     WillLine,
 )
+from mqttd.storage.reader import kept_in
 from mqttd.storage.transfer import export_lines, import_lines
-from mqttd.workers.mesh import UNDER_WAY
+from mqttd.workers.mesh import UNDER_WAY, left_in
 from mqttd.workers.place import worker_of
 
 __all__ = ["data_of", "lines_of", "reshard", "stores_of"]
@@ -178,6 +180,7 @@ def lines_of(
     topics: set[str] = set()
     bans: set[tuple[str, str]] = set()
     values: set[tuple[str, str]] = set()
+    last = _last_of(before)
     taken = 1
     yield Header(version=VERSION, written_at=int(time.time()), by=by)
     for at, path in enumerate(before):
@@ -186,7 +189,7 @@ def lines_of(
                 if worker_of(line.client_id, count) != number:
                     continue
             elif isinstance(line, RetainedLine):
-                if line.topic in topics:
+                if line.topic in topics or last.get(line.topic, at) != at:
                     continue
                 topics.add(line.topic)
             elif isinstance(line, BanLine):
@@ -208,6 +211,21 @@ def lines_of(
         taken += 1
         yield user
     yield End(lines=taken)
+
+
+def _last_of(before: Sequence[str]) -> dict[str, int]:
+    """In which store a retained message changed last, of those that the others have not heard of.
+
+    Where it has none any more nobody does.
+    """
+    last: dict[str, int] = {}
+    stamps: dict[str, int] = {}
+    for at, path in enumerate(before):
+        for key, row in kept_in(path, UNDER_WAY):
+            topic, stamp = left_in(key, row)
+            if stamp > stamps.get(topic, 0):
+                last[topic], stamps[topic] = at, stamp
+    return last
 
 
 def _put_in_place(data_dir: str, made: str) -> None:

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from mqttd.broker.retained.retained import Retained
 from mqttd.storage.database import StoreError
+from mqttd.storage.entries import dump_retained
 from mqttd.storage.lines import (
     VERSION,
     BanLine,
@@ -17,10 +19,11 @@ from mqttd.storage.lines import (
     Header,
     Line,
     MessageLine,
+    RetainedLine,
     SessionLine,
     ValueLine,
 )
-from mqttd.storage.transfer import export_lines, import_lines
+from mqttd.storage.transfer import export_lines, import_lines, retained_line
 from mqttd.workers import resharding
 from mqttd.workers.place import worker_of
 from mqttd.workers.resharding import data_of, reshard
@@ -73,6 +76,44 @@ def test_sessions_go_where_they_belong_and_back(tmp_path: Path) -> None:
         check(tmp_path, count)
         assert reshard(str(tmp_path), count) == -1
         check(tmp_path, count)
+
+
+def retained(topic: str, payload: bytes) -> RetainedLine:
+    name = topic.encode()
+    wire = bytes((0x31, 2 + len(name) + len(payload))) + len(name).to_bytes(2, "big") + name
+    kept = Retained(wire + payload, 0, False, 0, 0, "")
+    return retained_line(dump_retained(kept, 0))
+
+
+def left(topic: str, stamp: int) -> ValueLine:
+    """As a worker notes what changes when the links have ended."""
+    value = stamp.to_bytes(8, "big") + topic.encode()
+    return ValueLine(plugin="$workers", key=f"left {stamp}", value=value)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_what_changed_after_the_links_had_ended_is_what_all_have(
+    tmp_path: Path, count: int
+) -> None:
+    """As by wills at the end: those of all workers but the first were lost."""
+    stores: dict[int, list[Line]] = {
+        1: [*map(retained, "abcd", [b"old"] * 4), left("d", 7)],
+        2: [retained("a", b"new"), retained("c", b"old"), retained("d", b"6"), left("a", 2),
+            left("b", 4), left("d", 6), retained("e", b"new"), left("e", 3)],
+        3: [*map(retained, "abcd", [b"old"] * 4), left("b", 3)],
+    }  # fmt: skip
+    for number, lines in stores.items():
+        folder = tmp_path / f"worker-{number}"
+        folder.mkdir()
+        header = Header(version=VERSION, written_at=0, by="test")
+        import_lines(str(folder / "store.db"), [header, *lines, End(lines=len(lines) + 1)])
+    (tmp_path / "workers").write_text("3\n")
+    reshard(str(tmp_path), count)
+    for number in range(1, count + 1):
+        path = os.path.join(data_of(str(tmp_path), number, count), "store.db")
+        lines = [line for line in export_lines(path) if isinstance(line, RetainedLine)]
+        found = {line.topic: line.packet[5:] for line in lines}
+        assert found == {"a": b"new", "c": b"old", "d": b"old", "e": b"new"}
 
 
 def test_a_directory_that_is_new_has_nothing_to_move(tmp_path: Path) -> None:
