@@ -208,15 +208,12 @@ class _Generator:
         return self.stray(client)
 
     def together(self, client: int) -> tuple[Packet, ...]:
-        """A few packets, with DISCONNECT between them sometimes.
-
-        Not where a store has to keep them first: a client that goes at once misses the answers.
-        """
+        """A few packets, with DISCONNECT between them sometimes."""
         kinds = ["publish", "publish", "publish", "subscribe", "subscribe", "unsubscribe", "stray"]
         packets = [
             self.packet(self.rnd.choice(kinds), client) for _ in range(self.rnd.randint(2, 5))
         ]
-        if self.chance(0.1) and not self.kill:
+        if self.chance(0.1):
             packets += [self.disconnect(client), self.publish(client)]
         return tuple(packets)
 

@@ -155,12 +155,14 @@ class Model:
         self.sessions: dict[str, Session] = {}
         self.retained: dict[str, Message] = {}
         self.now = 0.0
+        #: Of a session that has ended.
+        self._unsure = False
         self._assigned = itertools.count()
 
     @property
     def unsure(self) -> bool:
         """Whether the standard allows more than what the model does now (`Session.unsure`)."""
-        return any(session.unsure for session in self.sessions.values())
+        return self._unsure or any(session.unsure for session in self.sessions.values())
 
     def sleep(self, seconds: float) -> None:
         """Time passes: wills become due, sessions end, each at its time."""
@@ -185,12 +187,13 @@ class Model:
         for session in list(self.sessions.values()):
             # A replay begins again, with what is retained by now: some may come once more. At QoS 0
             # it comes at most once, and not any more.
-            for text, replay in list(session.replays.items()):
-                if not replay.qos:
+            for text, line in list(session.replays.items()):
+                session.unsure |= len(line) > 1
+                if not line[-1].qos:
                     del session.replays[text]
                     continue
                 now = {topic for topic in self.retained if matches(text, topic)}
-                session.unsure |= replay.begun or now != set(replay.messages)
+                session.unsure |= line[-1].begun or now != set(line[-1].messages)
             session.unsure |= 0 < session.expiry < START
             if session.connection is not None:
                 session.connection.will = None
@@ -225,6 +228,7 @@ class Model:
             if not delay:
                 self.publish_will(session)
         if session.expiry == 0:
+            self._unsure |= session.unsure
             self.sessions.pop(session.client_id, None)
 
     def publish_will(self, session: Session) -> None:

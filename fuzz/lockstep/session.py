@@ -76,9 +76,9 @@ class Replay:
         self.begun = True
         return message
 
-    def waiting(self) -> int:
-        """How many are still to come."""
-        return sum(message is not None for message in self.messages.values())
+    def waiting(self) -> list[Message]:
+        """Those that are still to come."""
+        return [message for message in self.messages.values() if message is not None]
 
 
 class Session:
@@ -94,7 +94,8 @@ class Session:
         #: Packet ids of QoS 2 messages that came and were not released.
         self.received: set[int] = set()
         self.queue: list[Message] = []
-        self.replays: dict[str, Replay] = {}
+        #: By filter: each SUBSCRIBE has all of it sent (3.8.4), one behind the other.
+        self.replays: dict[str, list[Replay]] = {}
         self.last_id = 0
         #: Session Expiry Interval, and since when the client is away.
         self.expiry = 0
@@ -129,7 +130,7 @@ class Session:
         What is retained of its topic and still to come goes before it (4.6). At QoS 0 it reaches
         a client that is there (`mqueue.store_qos0` is false).
         """
-        for replay in self.replays.values():
+        for replay in self.all_replays():
             if message.topic in replay.messages and (ahead := replay.take(message.topic)):
                 self.put(ahead)
         self.put(message)
@@ -157,17 +158,22 @@ class Session:
                 self.unacked[packet_id] = Outgoing(queued)
                 self.sent.add(packet_id)
         while self.replays and not self.queue and not self.again:
-            topic_filter, replay = next(iter(self.replays.items()))
-            if replay.qos and not self.has_room():
-                # The order of topics, and whether a replay that finds nothing stands in the way of
-                # others, is a broker's business.
-                waiting = replay.waiting()
-                behind = sum(other.waiting() for other in self.replays.values()) - waiting
-                self.unsure |= waiting > 1 or (waiting == 1 and replay.in_order)
-                self.unsure |= waiting == 0 and behind > 0
+            topic_filter, line = next(iter(self.replays.items()))
+            replay = line[0]
+            waiting = replay.waiting()
+            if not self.has_room() and any(message.qos for message in waiting):
+                # The order of topics is a broker's business, and so is when it sees that one of
+                # them has expired.
+                self.unsure |= len(waiting) > 1 or replay.in_order
+                self.unsure |= any(self.expired(message) for message in waiting)
                 return
+            if not self.has_room() and not waiting and replay.begun:
+                # So is when it sees that none is left.
+                self.unsure |= any(other.waiting() for other in self.all_replays())
             if not replay.messages:
                 del self.replays[topic_filter]
+                if line[1:]:
+                    self.replays[topic_filter] = line[1:]
                 continue
             topic = next(iter(replay.messages))
             message = replay.take(topic)
@@ -214,6 +220,10 @@ class Session:
         assert self.connection is not None
         return len(self.sent) < self.connection.window
 
+    def all_replays(self) -> list[Replay]:
+        """Those of each filter."""
+        return [replay for line in self.replays.values() for replay in line]
+
     def next_id(self) -> int:
         """The next packet id that is not in use (2.2.1)."""
         while True:
@@ -227,7 +237,7 @@ class Session:
 
     def replaced(self, topic: str) -> None:
         """Another message is retained there now, or none: one that still waits does not come."""
-        for replay in self.replays.values():
+        for replay in self.all_replays():
             if topic in replay.messages:
                 replay.take(topic)
 
@@ -258,5 +268,4 @@ class Session:
             if not self.expired(message)
             and not (subscription.no_local and message.source == self.client_id)
         }
-        self.replays.pop(topic_filter, None)
-        self.replays[topic_filter] = Replay(subscription.qos, mine)
+        self.replays.setdefault(topic_filter, []).append(Replay(subscription.qos, mine))
