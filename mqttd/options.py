@@ -18,6 +18,7 @@ from typing import Final, TextIO
 from twisted.python import usage
 
 from mqttd import __version__, compiled
+from mqttd.access.acl.conf import AclSyntaxError
 from mqttd.access.by_listener import AccessByListener, configs_by_listener
 from mqttd.access.chain import AccessControl, UnknownModule
 from mqttd.admin.doors.door import DoorError, certificate_options
@@ -50,6 +51,8 @@ def why(error: Exception, config: Config | None = None) -> str:
         return f"the configuration has mistakes:\n{error}"
     if isinstance(error, UnknownModule) and config is not None and error.name:
         return f"{config.at(_chain_with(config, error.name))}: {error}"
+    if isinstance(error, AclSyntaxError) and config is not None:
+        return "\n".join(_with_key(config, mistake) for mistake in error.mistakes)
     text = str(error)
     if isinstance(error, OSError) and error.filename and error.strerror:
         text = f"{error.filename}: {error.strerror}"

@@ -116,6 +116,21 @@ class Reload:
             return error.mistakes
         return []
 
+    def files_taken(self) -> None:
+        """A file of users counts again: a reload that it had refused may have nothing left to do.
+
+        Then its alarm is over, without a reload: what the files say is in force.
+        """
+        alarms = self.service.broker.alarms
+        if self._busy or all(alarm.name != "configuration" for alarm in alarms.active()):
+            return
+        self.run(dry_run=True).addCallbacks(self._looked, lambda failure: None)
+
+    def _looked(self, told: Json) -> None:
+        changes = [change for change in told["changes"] if change["applies"]]
+        if not changes and not told["files"] and not told["warnings"]:
+            self._alarm("configuration", "")
+
     # -- the steps -----------------------------------------------------------------------------
 
     async def _once(self, dry_run: bool, confirmed: bool) -> Json:
@@ -202,7 +217,8 @@ class Reload:
         try:
             trial: AccessByListener = await self.in_thread(check_files, after)
         except (StartError, OSError, ValueError) as error:
-            raise ReloadError(f"{why(error, after)}; nothing was changed") from None
+            text = why(error, after).replace("\n", "; ")
+            raise ReloadError(f"{text}; nothing was changed") from None
         return trial
 
     async def _prepare(

@@ -27,7 +27,6 @@ import ipaddress
 import os
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -54,7 +53,11 @@ __all__ = ["AclSyntaxError", "parse_acl", "read_acl"]
 
 
 class AclSyntaxError(ValueError):
-    """The rules cannot be understood; the text starts with ``file:line:column:``."""
+    """The rules cannot be understood; `mistakes` are ``file:line:column: ...``, one for each."""
+
+    def __init__(self, *mistakes: str) -> None:
+        super().__init__("; ".join(mistakes))
+        self.mistakes = mistakes
 
 
 def read_acl(path: str | os.PathLike[str]) -> list[Rule]:
@@ -72,7 +75,7 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 def parse_acl(text: str, source: str = "acl.conf") -> list[Rule]:
     """The rules of a text, in their order; `source` names it in errors."""
-    return list(_Parser(text, source).rules())
+    return _Parser(text, source).rules()
 
 
 # -- tokens
@@ -138,6 +141,12 @@ _KINDS: Final = {
     "all": frozenset({ACTION_PUBLISH, ACTION_SUBSCRIBE}),
 }
 _MAX_DEPTH: Final = 16
+#: Mistakes that are told of one file.
+_TOLD: Final = 20
+#: Where reading goes on behind a rule that is none.
+_BEGIN: Final = re.compile(r"^(?:\{|[ \t]*\{\s*(?:allow|deny)\b)", re.MULTILINE)
+#: What lines of another broker's file of rules begin with.
+_MOSQUITTO: Final = re.compile(r"(?:user|topic|pattern)[ \t]+[^,.\s]")
 _PLACEHOLDERS: Final = {
     "${clientid}": "%c",
     "${username}": "%u",
@@ -153,18 +162,56 @@ class _Parser:
         self.text = text.removeprefix("\ufeff")
         self.source = source
         self._lines = [0, *(end.end() for end in re.finditer("\n", self.text))]
-        self.token = self._next(0)
+        self._behind = 0  # the rules that were read
+        self._wrong = 0  # the last mistake's place
+        self.token = _Token("end", "", 0, 0)
 
-    def rules(self) -> Iterator[Rule]:
-        while self.token.kind != "end":
-            start = self.token.start
-            term = self._term(0)
-            if self.token.kind != "." and self._line(self.token.start) > self._line(term.end):
-                # Said of the rule that lacks it, not of the next one.
-                found = "end of file" if self.token.kind == "end" else "end of line"
-                raise self._error(term.end, found, "'.' after the rule")
-            self._take(".", "'.' after the rule")
-            yield self._rule(term, self._line(start))
+    def rules(self) -> list[Rule]:
+        """All of them; raises `AclSyntaxError` with every mistake that is found."""
+        rules: list[Rule] = []
+        mistakes: list[str] = []
+        while True:
+            try:
+                term = self._whole()
+            except AclSyntaxError as error:
+                mistakes.append(str(error))
+                begin = _BEGIN.search(self.text, self._line_behind(self._wrong))
+                self._behind = len(self.text) if begin is None else begin.start()
+                continue
+            if term is None:
+                break
+            try:
+                rules.append(self._rule(term, self._line(term.start)))
+            except AclSyntaxError as error:
+                mistakes.append(str(error))
+        if len(mistakes) > _TOLD:
+            mistakes[_TOLD:] = [f"{self.source}: {len(mistakes) - _TOLD} more mistakes"]
+        if mistakes:
+            raise AclSyntaxError(*mistakes)
+        return rules
+
+    def _whole(self) -> _Term | None:
+        """The next rule with its dot, as a term; None at the end."""
+        self.token = self._next(self._behind)
+        if self.token.kind == "end":
+            return None
+        if _MOSQUITTO.match(self.text, self.token.start) is not None:
+            end = self._line_behind(self.token.start)
+            raise self._error(
+                self.token.start,
+                self.text[self.token.start : end],
+                "a rule like {allow, all}. (a file of mosquitto's: `mqttd-ctl import"
+                " mosquitto.conf` translates it)",
+            )
+        term = self._term(0)
+        if self.token.kind != "." and self._line(self.token.start) > self._line(term.end):
+            # Said of the rule that lacks it, not of the next one.
+            found = "end of file" if self.token.kind == "end" else "end of line"
+            raise self._error(term.end, found, "'.' after the rule")
+        if self.token.kind != ".":
+            raise self._error(self.token.start, str(self.token), "'.' after the rule")
+        self._behind = self.token.end
+        return term
 
     # tokens
 
@@ -184,7 +231,10 @@ class _Parser:
         for mark in _MARKS:
             if text.startswith(mark, pos):
                 return _Token(mark, mark, pos, pos + len(mark))
-        raise self._error(pos, text[pos], "a rule like {allow, all}.")
+        expected = "a rule like {allow, all}."
+        if text[pos] == "#":
+            expected += " (a comment begins with %)"
+        raise self._error(pos, text[pos], expected)
 
     def _quoted(self, start: int) -> _Token:
         text, quote = self.text, self.text[start]
@@ -407,10 +457,16 @@ class _Parser:
     def _line(self, pos: int) -> int:
         return bisect_right(self._lines, pos)
 
+    def _line_behind(self, pos: int) -> int:
+        """Where the line behind that of `pos` begins."""
+        line = self._line(pos)
+        return self._lines[line] if line < len(self._lines) else len(self.text)
+
     def _unexpected(self, term: _Term, expected: str) -> AclSyntaxError:
         return self._error(term.start, self.text[term.start : term.end], expected)
 
     def _error(self, pos: int, found: str, expected: str) -> AclSyntaxError:
+        self._wrong = pos
         line = self._line(pos)
         column = pos - self._lines[line - 1] + 1
         found = " ".join(found.split())

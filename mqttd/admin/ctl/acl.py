@@ -10,6 +10,7 @@ something.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -144,7 +145,10 @@ def _lint_file(path: str) -> list[Json]:
     except OSError as error:
         raise CtlError(f"{path}: {error.strerror}") from None
     except ValueError as error:
-        raise CtlError(str(error)) from None
+        *more, last = getattr(error, "mistakes", (str(error),))
+        for mistake in more:
+            print(f"mqttd-ctl: {printable(mistake)}", file=sys.stderr)
+        raise CtlError(last) from None
     return [finding.shown() for finding in found]
 
 

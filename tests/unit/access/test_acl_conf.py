@@ -307,6 +307,39 @@ def test_one_mistake_refuses_the_whole_file(tmp_path: Path) -> None:
         read_acl(path)
 
 
+def test_all_mistakes_of_a_file_are_told_each_with_its_place() -> None:
+    text = """\
+# no comment here
+{allow, {user, ann}, publish, ["a"]}.
+{allow,
+ {user, "bob"}, pub}.
+{allow, all}
+{alow, all}.
+{deny, all, all, ["a/#/b", "c]}.
+{deny, all}.
+user ann
+topic read a/#
+"""
+    with pytest.raises(AclSyntaxError) as caught:
+        parse_acl(text)
+    assert [mistake.partition(", expected")[0] for mistake in caught.value.mistakes] == [
+        "acl.conf:1:1: found #",
+        "acl.conf:2:16: found ann",
+        "acl.conf:4:17: found pub",
+        "acl.conf:5:13: found end of line",
+        "acl.conf:6:2: found alow",
+        "acl.conf:7:28: found text without an end",
+        "acl.conf:9:1: found user ann",
+    ]
+    assert "begins with %" in caught.value.mistakes[0]
+    assert "mqttd-ctl import" in caught.value.mistakes[-1]
+    assert str(caught.value) == "; ".join(caught.value.mistakes)
+    with pytest.raises(AclSyntaxError) as caught:
+        parse_acl("{alow, all}.\n" * 30)
+    assert len(caught.value.mistakes) == 21
+    assert caught.value.mistakes[-1] == "acl.conf: 10 more mistakes"
+
+
 def test_a_file_that_is_missing_or_no_text_is_an_error_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="acl.conf"):
         read_acl(tmp_path / "acl.conf")
