@@ -251,6 +251,7 @@ class Assembly(MultiService):
             self.cluster is not None,
         )  # fmt: skip
         self.reload = parts.reload = Reload(self)
+        self.reports.files_taken = lambda: self.reload.files_taken()
         self.topic_figures = parts.topic_figures = TopicFigures(self.broker, self.reactor.callLater)
         self.drain = parts.drain = Drain(self.broker, self._drained)
         if self.cluster is not None:

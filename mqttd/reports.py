@@ -28,6 +28,8 @@ class Reports:
         self.trail: Trail | None = None
         #: Told of users who were changed in a file: what, before, after.
         self.audited: Callable[[str, Any, Any], None] = lambda what, before, after: None
+        #: Told when a file of users was read, as it is now.
+        self.files_taken: Callable[[], None] = lambda: None
 
     def denied(self, client: ClientInfo, action: Action, topic: str, rule: str) -> None:
         """An access rule has said no."""
@@ -71,6 +73,7 @@ class Reports:
             had = {name: fields[name] for name in ("removed", "changed") if fields[name]}
             has = {name: fields[name] for name in ("added", "changed") if fields[name]}
             self.audited(f"users of {fields['module']}", had, has)
+            self.files_taken()
             return
         name = f"users of {fields.get('module')}"
         if event == "user file not taken":
@@ -78,6 +81,7 @@ class Reports:
             self.broker.alarms.activate(name, text)
         elif event == "user file taken again":
             self.broker.alarms.clear(name)
+            self.files_taken()
         name = f"auth breaker {fields.get('module')}"
         if event == "auth breaker opened":
             text = f"authentication by {fields['module']} fails: {fields['error']}"

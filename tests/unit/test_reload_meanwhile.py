@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from twisted.internet.defer import Deferred, succeed
+from twisted.internet.defer import Deferred, maybeDeferred, succeed
 from twisted.internet.testing import MemoryReactorClock
 
 from mqttd.config.load import load
@@ -70,3 +70,37 @@ def test_sighup_while_a_reload_is_under_way_is_one_more(service: MqttdService) -
     checks[1].callback(service.access)
     assert len(checks) == 2
     assert "sys.interval" in service.config.given
+
+
+def test_a_file_of_users_that_counts_again_ends_the_alarm_of_the_reload_it_refused(
+    service: MqttdService,
+) -> None:
+    """Without one more reload, unless something waits for that."""
+    service.reload = Reload(service, maybeDeferred, at_once)
+    path, users = Path(service.config.path), Path(service.config.auth.username.file)
+    text = path.read_text()
+
+    def refused() -> None:
+        users.write_text("no line of users\n")
+        found: list[Any] = []
+        service.reload.run().addBoth(found.append)
+        assert "users.conf:1" in str(found[0].value)
+        assert alarms() == ["configuration"]
+
+    def mended() -> list[str]:
+        users.write_text("")
+        service.reports.access_event("user file taken again", {"module": "username"})
+        return alarms()
+
+    def alarms() -> list[str]:
+        return [alarm.name for alarm in service.broker.alarms.active()]
+
+    refused()
+    assert mended() == []
+    refused()
+    path.write_text(f"{text}mqtt.max_qos = 1\n")
+    assert mended() == ["configuration"]
+    path.write_text(f"{text}mqtt.max_quos = 1\n")
+    assert mended() == ["configuration"]
+    path.write_text(text)
+    assert mended() == []
