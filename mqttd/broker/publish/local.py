@@ -7,7 +7,7 @@
 A `LocalSession` is one subscription whose deliveries go to a callable. Its mqueue is what the
 inflight window is for a client: while the receiver is paused, messages wait there, and what does
 not fit is dropped as for any slow client (the oldest QoS 0 message first, then the oldest), counted
-as ``dropped.queue_full`` and told to ``delivery.dropped``.
+as ``dropped_queue_full`` and told to ``delivery.dropped``.
 
     >>> heard = subscribe(broker, "my plugin", "sensors/#", print, qos=1)
     >>> publish(broker, "sensors/1", b"21.5", qos=1)        # receivers, hooks and all
