@@ -11,13 +11,12 @@ come from, count from the directory of the file.
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
 import json
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, Final
 
@@ -25,6 +24,7 @@ import msgspec
 
 from mqttd.codec.reasons import MqttError
 from mqttd.codec.topic import split_shared, validate_topic_filter
+from mqttd.config.guess import example, is_table, pattern_of, unknown
 from mqttd.config.options import OPTIONS, TABLES, format_size
 from mqttd.config.schema import (
     LISTENER_KINDS,
@@ -45,12 +45,6 @@ PREFIX: Final = "MQTTD__"
 MAX_SOCKET_PATH: Final = 107
 """Bytes of a Unix socket's path (sun_path less its final zero)."""
 
-#: What other brokers and people call the kinds of listeners.
-_KINDS_ELSEWHERE: Final = {
-    "tls": "ssl", "mqtts": "ssl", "mqtt": "tcp", "websocket": "ws", "websockets": "ws",
-    "https": "wss", "http": "ws", "socket": "unix",
-}  # fmt: skip
-
 _LISTENER_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 #: A key of more than 64 parts.
 _NESTED: Final = re.compile(r"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){64}""")
@@ -58,8 +52,6 @@ _NESTED: Final = re.compile(r"""(?<![\w-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]
 _MISTAKES: Final = 100
 #: Of the first of them it is said which key may have been meant: 40 ms each, in pure Python.
 _GUESSED: Final = 10
-#: Characters of a key that its like is looked for by.
-_LONGEST: Final = 200
 
 
 class ConfigError(Exception):
@@ -156,7 +148,7 @@ class _Reading:
             if steps[0] == "listener" and len(steps) == 4:
                 steps[2] = _listener_name(document, steps[1], steps[2])
             path = ".".join(steps)
-            option = OPTIONS.get(_pattern(path))
+            option = OPTIONS.get(pattern_of(path))
             if option is None:
                 self.note(f"environment {variable}: {self._unknown(path, _variable)}")
                 continue
@@ -168,14 +160,14 @@ class _Reading:
                 self.variables[path] = variable
 
     def _unknown(self, path: str, spell: Callable[[str], str]) -> str:
-        return _unknown(path, spell) if len(self.mistakes) < _GUESSED else "unknown key"
+        return unknown(path, spell) if len(self.mistakes) < _GUESSED else "unknown key"
 
     def walk(self, table: Mapping[str, Any], above: str) -> None:
         """Read every key of a table and of the tables in it."""
         for key, value in table.items():
             path = f"{above}.{key}" if above else key
-            pattern = _pattern(path)
-            if "." in key or not (pattern in OPTIONS or _is_table(pattern)):
+            pattern = pattern_of(path)
+            if "." in key or not (pattern in OPTIONS or is_table(pattern)):
                 self.note(f"{self._where(path)}: {path}: {self._unknown(path, str)}")
             elif (option := OPTIONS.get(pattern)) is not None:
                 try:
@@ -183,7 +175,7 @@ class _Reading:
                 except (ValueError, msgspec.ValidationError):
                     self.fault(path, value, option.expected)
             elif not isinstance(value, dict):
-                self.fault(path, value, f"a table, [{_example(pattern)}]")
+                self.fault(path, value, f"a table, [{example(pattern)}]")
             elif pattern.endswith(".NAME") and not _LISTENER_NAME.fullmatch(key):
                 self.fault(path, key, "a listener name of 1 to 64 letters, digits, _ and -")
             else:
@@ -232,7 +224,7 @@ class _Reading:
         chosen: dict[str, Any] = {}
         for name, kind in _fields(struct):
             path = f"{table}.{name}"
-            option = OPTIONS.get(_pattern(path))
+            option = OPTIONS.get(pattern_of(path))
             if option is None:
                 chosen[name] = self._build(kind, path, base)
             elif option.kind == "path":
@@ -271,16 +263,12 @@ def _agree(config: Config, reading: _Reading) -> None:
     if output.high_watermark > output.backlog:
         bound = f"at most output.backlog, which is {format_size(output.backlog)}"
         reading.conflict(high, "output.backlog", format_size(output.high_watermark), bound)
-    for topic_filter in config.mqueue.priorities:
-        try:
-            validate_topic_filter(topic_filter)
-            shared = split_shared(topic_filter)[0] is not None
-        except MqttError as error:
-            reading.fault("mqueue.priorities", topic_filter, f"topic filters ({error.detail})")
-            continue
-        if shared:
-            bound = "topic filters without $share or $queue: they are compared with topics"
-            reading.fault("mqueue.priorities", topic_filter, bound)
+    for path, filters in (
+        ("mqueue.priorities", config.mqueue.priorities),
+        ("durability.topics", config.durability.topics),
+        ("trace.topics", config.trace.topics),
+    ):
+        _agree_filters(path, filters, reading)
     _agree_addresses(config, reading)
     for path, listener in _listeners(config):
         _agree_listener(path, listener, reading)
@@ -294,6 +282,20 @@ def _agree(config: Config, reading: _Reading) -> None:
         _agree_admin(path, door, is_open, reading)
     if config.cluster.kind != "none":
         _agree_cluster(config.cluster, reading)
+
+
+def _agree_filters(path: str, filters: Iterable[str], reading: _Reading) -> None:
+    """Filters that topics are compared with."""
+    for topic_filter in filters:
+        try:
+            validate_topic_filter(topic_filter)
+            shared = split_shared(topic_filter)[0] is not None
+        except MqttError as error:
+            reading.fault(path, topic_filter, f"topic filters ({error.detail})")
+            continue
+        if shared:
+            bound = "topic filters without $share or $queue: they are compared with topics"
+            reading.fault(path, topic_filter, bound)
 
 
 def _agree_addresses(config: Config, reading: _Reading) -> None:
@@ -409,25 +411,6 @@ def _read_text(path: str) -> str:
         raise ConfigError([f"{path}: cannot be read: {reason}"]) from None
 
 
-def _pattern(path: str) -> str:
-    """The path as `OPTIONS` and `TABLES` know it: a listener's name becomes ``NAME``."""
-    steps = path.split(".")
-    if steps[0] == "listener" and len(steps) > 2:
-        steps[2] = "NAME"
-    return ".".join(steps)
-
-
-def _is_table(pattern: str) -> bool:
-    """Whether tables of the schema stand at or below this path."""
-    return any(table == pattern or table.startswith(f"{pattern}.") for table in TABLES)
-
-
-def _example(pattern: str) -> str:
-    """A table header for a path, with a name where one is needed."""
-    table = next(table for table in TABLES if table == pattern or table.startswith(f"{pattern}."))
-    return table.replace("NAME", "default")
-
-
 def _listener_name(document: Mapping[str, Any], kind: str, name: str) -> str:
     """The listener of the file that a variable means: variables know neither case nor hyphens."""
     try:
@@ -440,38 +423,6 @@ def _listener_name(document: Mapping[str, Any], kind: str, name: str) -> str:
 def _variable(path: str) -> str:
     """The environment variable of a key."""
     return PREFIX + path.upper().replace(".", "__").replace("-", "_")
-
-
-def _unknown(path: str, spell: Callable[[str], str]) -> str:
-    """What to say of a key that is not known: the nearest known one, spelled as it is written.
-
-    A name in this table that is the same but for a letter comes first, then the same name in
-    another table (the operator took the wrong table), then a similar name in this table, then a
-    similar path anywhere.
-    """
-    path = path[:_LONGEST]
-    pattern = _pattern(path)
-    if _is_table(pattern):
-        return f"is a table; name a key in it, such as {spell(_example(pattern) + '.key')}"
-    steps = pattern.split(".")
-    if steps[0] == "listener" and len(steps) > 1 and steps[1] in _KINDS_ELSEWHERE:
-        kind = _KINDS_ELSEWHERE[steps[1]]
-        return f"unknown kind of listener; it is called {spell('.'.join(['listener', kind]))} here"
-    table, _, name = pattern.rpartition(".")
-    tops = [] if table else sorted({key.partition(".")[0] for key in TABLES})
-    known = [*OPTIONS, *TABLES, *tops]
-    # One letter more or less is rather that than another table's.
-    here = [key for key in OPTIONS if key.rpartition(".")[0] == table]
-    twin = difflib.get_close_matches(pattern, here, 1, 0.95)
-    same = [key for key in OPTIONS if key.endswith(f".{name}") and key != pattern]
-    close = difflib.get_close_matches(pattern, [key for key in known if key.startswith(table)])
-    near = difflib.get_close_matches(name, {key.rpartition(".")[2] for key in OPTIONS}, 1)
-    far = [key for key in OPTIONS if near and key.endswith(f".{near[0]}")]
-    wide = difflib.get_close_matches(pattern, known, 1, 0.0)
-    nearest = [*twin, *same, *close, *far, *wide][0]
-    if table.startswith("listener.") and nearest.startswith(f"{table}."):
-        nearest = f"{path.rpartition('.')[0]}.{nearest.rpartition('.')[2]}"
-    return f"unknown key; the nearest known key is {spell(nearest)}"
 
 
 def _shown(value: object) -> str:

@@ -11,6 +11,11 @@ __all__ = ["fault_in", "line_numbers"]
 _HEADER: Final = re.compile(r"\s*\[\[?([^\[\]]+)\]")
 _KEY: Final = re.compile(r"""\s*([A-Za-z0-9_."'-][A-Za-z0-9_."'\s-]*)=""")
 _TABLE_TWICE: Final = re.compile(r"Cannot declare \((.+?),?\) twice(.*)")
+_PLACE: Final = re.compile(r"at line (\d+)")
+#: A line of mosquitto.conf, one of emqx.conf, a value that lacks its quotes.
+_MOSQUITTO: Final = re.compile(r"\s*[a-z][a-z0-9_.]*[ \t]+[^\s=#]")
+_HOCON: Final = re.compile(r"\s*[A-Za-z_][\w.]*\s*\{|\s*\}\s*$")
+_BARE: Final = re.compile(r"\s*[\w.\"'-]+\s*=\s*([^\s\"'\[{#][^#\n]*?)\s*(?:#.*)?$")
 _KEY_TWICE: Final = re.compile(r"Cannot overwrite a value \(at (?:line (\d+)|end of document)")
 
 
@@ -40,7 +45,28 @@ def fault_in(path: str, text: str, error: Exception) -> str:
         for other, first in reversed(keys[:-1]):
             if other == key:
                 return f"{path}:{line}: {key}: is there already, in line {first}; leave one of them"
+    elif (found := _PLACE.search(said)) is not None:
+        said += _meant(text.split("\n")[int(found[1]) - 1])
     return f"{path}: not valid TOML: {said}"
+
+
+def _meant(line: str) -> str:
+    """What may help with a line that is none of TOML, "" where nothing is known of its like."""
+    if _HOCON.match(line) is not None:
+        return (
+            "; this looks like an emqx.conf: tables are [listener.tcp.default] here, and"
+            " docs/howto/coming-from-emqx.md has the keys"
+        )
+    if _MOSQUITTO.match(line) is not None:
+        return (
+            "; a line is `key = value` here; of a mosquitto.conf `mqttd-ctl import FILE --into DIR`"
+            " makes a configuration"
+        )
+    if (found := _BARE.match(line)) is not None:
+        if found[1].lower() in ("true", "false", "yes", "no", "on", "off"):
+            return "; it is either true or false, in these letters"
+        return f'; what is no number stands in quotes: "{found[1]}"'
+    return ""
 
 
 def _named(text: str) -> Iterator[tuple[str, int]]:

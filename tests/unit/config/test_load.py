@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mqttd.config import guess
 from mqttd.config.load import ConfigError, load
 from mqttd.config.options import OPTIONS, Option
 from mqttd.config.schema import NEVER, Config, TcpListener
@@ -204,13 +205,56 @@ def test_all_mistakes_are_told_at_once(read: Load) -> None:
         ("[listener.tpc.a]\nbind = ':1'", "listener.tcp.NAME"),
         ("max_qos = 1", "mqtt.max_qos"),
         ('"mqtt.max_qos" = 1', "mqtt.max_qos"),
-        ("xyzzy = 1", ""),
+        ("[listener.tcp.a]\nport = 1884", "listener.tcp.a.bind"),
+        ("[listener.unix.a]\ncafile = 'x'", "listener.ssl.NAME.ca_file"),
+        ("port = 1884", "listener.tcp.NAME.bind"),
+        ("[acl]\nacces = 'x'", "listener.tcp.NAME.access"),
+        ("[acces]", "listener.tcp.NAME.access"),
+        ("[listener.wss.a]\nkeyfile = 'x'", "listener.wss.a.private_key"),
+        ("[listener.ssl.a]\ncertfile = 'x'", "listener.ssl.a.certificate"),
+        ("[session]\nmax_mqueue_len = 1", "mqueue.max_length"),
+        ("[authorization]\nno_match = 'deny'", "acl.file"),
+        ("[acl]\nno_match = 'deny'", "acl.nomatch"),
+        ("[users]", "auth.username.file"),
+        ("[rule_engine]", "plugins.load"),
     ],
 )
 def test_an_unknown_key_names_the_nearest_known_one(read: Load, text: str, nearest: str) -> None:
     (found,) = mistakes(read, text)
     assert f"unknown key; the nearest known key is {nearest}" in found
     assert found.startswith(":")
+
+
+@pytest.mark.parametrize("text", ["xyzzy = 1", "[node]\ncookie = 'x'", "[zone.a]"])
+def test_a_key_that_is_like_none_is_not_guessed_at(read: Load, text: str) -> None:
+    (found,) = mistakes(read, text)
+    assert found.endswith(f"unknown key, and none is like it; {guess._ALL}")
+
+
+def test_the_keys_that_other_names_stand_for_are_there() -> None:
+    for key in guess._ELSEWHERE.values():
+        assert key in OPTIONS or guess.is_table(key), key
+    for key in guess._OF_LISTENERS.values():
+        assert f"listener.ssl.NAME.{key}" in OPTIONS, key
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "[mqtt]\nmax_packet_size = 10MB  # large\n",
+            '; what is no number stands in quotes: "10MB"',
+        ),
+        ("[mqtt]\nmax_packet_size =\n", "(at line 2, column 18)"),
+        ("mqtt.retain_available = True\n", "; it is either true or false, in these letters"),
+        ("# ours\nlistener 1883\n", "makes a configuration"),
+        ("listeners.tcp.default {\n  bind = 1883\n}\n", "coming-from-emqx.md has the keys"),
+    ],
+)
+def test_a_line_that_is_no_toml_is_told_what_may_help(read: Load, text: str, told: str) -> None:
+    (found,) = mistakes(read, text)
+    assert found.startswith(": not valid TOML: ") and "at line" in found
+    assert found.endswith(told)
 
 
 def test_a_door_that_is_closed_takes_no_address(read: Load) -> None:
@@ -269,6 +313,9 @@ def test_an_unknown_variable_names_the_nearest_known_one(read: Load) -> None:
         ("mqueue.priorities", '{ "" = 1 }'),
         ("mqueue.priorities", '{ "a/#/b" = 1 }'),
         ("mqueue.priorities", '{ "alarm/+x" = 1 }'),
+        ("durability.topics", '{ "a/#/b" = "fsync" }'),
+        ("durability.topics", '{ "$share/g/a" = "fsync" }'),
+        ("trace.topics", '["a/#/b"]'),
         ("mqueue.priorities", '{ "$share/g/a" = 1 }'),
         ("auth.chain", '"username"'),
         ("auth.chain", '["username", "username"]'),
@@ -434,8 +481,8 @@ def test_a_number_without_end_is_a_mistake(read: Load) -> None:
 
 
 def test_of_many_mistakes_the_first_are_told(read: Load) -> None:
-    found = mistakes(read, "".join(f"[x{i}]\n" for i in range(10_000)))
-    assert len(found) == 101 and "x99: unknown" in found[99] and "perhaps more" in found[100]
+    found = mistakes(read, "".join(f"[mqtx{i}]\n" for i in range(10_000)))
+    assert len(found) == 101 and "mqtx99: unknown" in found[99] and "perhaps more" in found[100]
     # What may have been meant takes 40 ms for each: a viewer may have a text of theirs looked at.
     assert [("nearest" in each) for each in found[:12]] == [True] * 10 + [False] * 2
 
