@@ -41,8 +41,8 @@ _OF_LISTENERS: Final = frozenset(
 )  # fmt: skip
 #: Why a setting has no place here.
 _NO_PLACE: Final[dict[str, str]] = {
-    "persistence_file": "the data directory is node.data_dir",
-    "persistence_location": "the data directory is node.data_dir",
+    "persistence_file": "the data directory is node.data_dir (`import --data`)",
+    "persistence_location": "the data directory is node.data_dir (`import --data`)",
     "autosave_interval": "nothing is saved at intervals",
     "autosave_on_changes": "nothing is saved at intervals",
     "pid_file": "twistd's own option --pidfile, or a supervisor",
@@ -433,7 +433,7 @@ class _Import:
                 self._leave(found, "not known here")
                 continue
             if found.key == "topic" and not who and users:
-                self._leave(found, "there is no rule for clients without a user name alone")
+                self._leave(found, "clients without a user name alone: give $anonymous a role")
                 continue
             access, topic = _access(found.value)
             subject = who if found.key == "topic" and who else "all"

@@ -25,7 +25,10 @@ def alone(path: str) -> Iterator[None]:
     """
     folder = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(folder):
-        raise StoreError(f"{folder}: there is no such directory")
+        raise StoreError(
+            f"{folder}: there is no such directory; make it (mkdir -m 700) for the user that the"
+            " broker runs as"
+        )
     with ExitStack() as held:
         # The directory itself, for tools: a lock file of theirs might not be the broker's to open.
         _hold(held, folder, os.O_DIRECTORY, f"another mqttd-ctl works in {folder}: wait for it")

@@ -7,6 +7,7 @@ could not be taken over is listed.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from collections.abc import Callable
 from typing import Any, Final
@@ -46,6 +47,11 @@ def add_command(add: Callable[..., Any], commands: Any) -> None:
         "--into", metavar="DIR", default="etc", help="of a configuration: where to write (etc)"
     )
     command.add_argument(
+        "--data",
+        metavar="PATH",
+        help="of a configuration: the data directory (data beside DIR); made where it is missing",
+    )
+    command.add_argument(
         "--path",
         metavar="FILE",
         help="of a mosquitto.db: the new store (store.db in node.data_dir)",
@@ -60,7 +66,11 @@ def _import(options: argparse.Namespace) -> None:
     try:
         made = import_mosquitto(options.file)
         os.makedirs(options.into, exist_ok=True)
-        texts = {"mqttd.conf": made.config, "acl.conf": made.rules}
+        config = made.config
+        if options.data is not None:
+            data = json.dumps(os.path.abspath(options.data), ensure_ascii=False)
+            config = f"{config.rstrip()}\n\n[node]\ndata_dir = {data}\n"
+        texts = {"mqttd.conf": config, "acl.conf": made.rules}
         if made.users is not None:
             texts["users.conf"], wrong = sifted_users(made.users, made.users_from)
             made.left += wrong
@@ -70,16 +80,20 @@ def _import(options: argparse.Namespace) -> None:
                 raise CtlError(f"{path} is there already; name another directory with --into")
         for name, text in texts.items():
             _write(paths[name], text, 0o600 if name == "users.conf" else 0o644)
-        load(paths["mqttd.conf"], {})
+        data = load(paths["mqttd.conf"], {}).node.data_dir
+        fresh = not os.path.isdir(data)
+        os.makedirs(data, mode=0o700, exist_ok=True)
     except OSError as error:
         raise CtlError(f"{error.filename}: {error.strerror}") from None
     except ConfigError as error:
         mistakes = "; ".join(error.mistakes)
         raise CtlError(f"what was written needs a correction: {mistakes}") from None
     if options.json:
-        return print_json({"written": list(paths.values()), "left": made.left})
+        return print_json({"written": list(paths.values()), "data": data, "left": made.left})
     for path in paths.values():
         print(printable(f"wrote {path}"))
+    if fresh:
+        print(printable(f"made {data}"))
     if made.left:
         print("not taken over:")
     for line in made.left:

@@ -144,7 +144,7 @@ def test_rules_mean_what_they_meant(tmp_path: Path) -> None:
     )
     imported, _ = made(tmp_path, "listener 1883\npassword_file pw\nacl_file acl")
     assert [line.split(": ", 1)[1] for line in imported.left] == [
-        "topic read news/#: there is no rule for clients without a user name alone",
+        "topic read news/#: clients without a user name alone: give $anonymous a role",
         "topic deny a/secret: taken over; a subscription that would cover it is refused as a whole"
         " here",
     ]
@@ -176,9 +176,14 @@ def test_the_command_writes_what_starts_and_never_over(
     assert "autosave_interval 9: " in capsys.readouterr().out
     assert Path("etc/users.conf").stat().st_mode & 0o777 == 0o600
     assert load("etc/mqttd.conf", {}).auth.anonymous == "never"
+    assert Path("data").stat().st_mode & 0o777 == 0o700
     assert main(["import", "mosquitto.conf"]) == 1
     assert "is there already" in capsys.readouterr().err
     assert main(["import", "none.conf"]) == 1
+    assert main(["import", "mosquitto.conf", "--into", "a/mqttd", "--data", "b/mqttd"]) == 0
+    told = capsys.readouterr().out
+    assert load("a/mqttd/mqttd.conf", {}).node.data_dir == str(tmp_path / "b/mqttd")
+    assert f"made {tmp_path}/b/mqttd" in told and not Path("a/data").exists()
 
 
 def test_each_mistake_in_what_was_written_is_told(
