@@ -330,7 +330,7 @@ class Plugins:
             await self.steps.call(name, "load", instance.load, handle, settings)
         except (Exception, SystemExit) as error:
             failure = Failure()
-            text = text_of(error, "load")
+            text = text_of(error, "load", self._config_path(name))
             if not isinstance(error, (Invalid, DeadlineError, PluginError, RemoteError)):
                 self.log.failure("plugin {name} failed to load", failure, name=name)
             if active.instance is not None:

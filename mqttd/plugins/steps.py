@@ -8,6 +8,7 @@ Promise: either ends in that time, with a result or with an error that an operat
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
@@ -73,15 +74,23 @@ class Steps:
         return result
 
 
-def text_of(error: BaseException, what: str) -> str:
-    """An error of a step, as the line that an operator sees."""
+def text_of(error: BaseException, what: str, settings: str = "") -> str:
+    """An error of a step, as the line that an operator sees.
+
+    settings: the file that may be at fault where a value is.
+    """
     if isinstance(error, DeadlineError):
         return f"its {what} did not finish within {DEADLINE:g} s"
     if isinstance(error, Invalid):
         return " ".join(str(error).split())
     if isinstance(error, (PluginError, RemoteError)):
-        return str(error)
-    return f"{type(error).__name__}: {error}"
+        text = str(error)
+    else:
+        text = f"{type(error).__name__}: {error}"
+    if settings and (isinstance(error, ValueError) or text.startswith("ValueError: ")):
+        text += f"; its settings are those of {settings}"
+        text += "" if os.path.exists(settings) else ", which is not there"
+    return text
 
 
 def _fire(done: Deferred[Any], result: Any) -> None:

@@ -712,6 +712,27 @@ def test_a_plugin_in_quarantine_is_shown_and_raises_an_alarm(node: Node) -> None
     assert not node.hooks.alarms.active()
 
 
+def test_a_plugin_that_refuses_its_settings_is_told_with_their_file(node: Node) -> None:
+    node.write(
+        "acme",
+        """
+        @implementer(IPlugin)
+        class Plugin:
+            def load(self, handle, config):
+                raise ValueError("url: expected one")
+
+            def unload(self): ...
+        """,
+    )
+    file = Path(node.plugins.config.plugins.dir) / "acme.conf"
+    told = f"ValueError: url: expected one.*; its settings are those of {file}"
+    with pytest.raises(PluginError, match=f"{told}, which is not there$"):
+        node.load("acme")
+    file.write_text("")
+    with pytest.raises(PluginError, match=f"{told}$"):
+        node.load("acme")
+
+
 def test_a_command_that_fails_tells_the_operator(node: Node) -> None:
     node.write(
         "acme",
