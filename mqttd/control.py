@@ -30,7 +30,7 @@ from mqttd.admin.http.parts import Desk
 from mqttd.config.schema import Config
 from mqttd.monitor.log.targets import FileTarget
 from mqttd.monitor.log.writer import Writer
-from mqttd.options import StartError, closed_door, unheard
+from mqttd.options import StartError, closed_door, open_secrets, unheard
 
 __all__ = ["Control"]
 
@@ -67,7 +67,7 @@ class Control(MultiService):
         if not behind:
             self.audit = self._audit_file()
             parts.audit.write = self.audit.put
-            for note in unheard(config):
+            for note in (*unheard(config), *open_secrets(config)):
                 self.log.warn("{note}", note=note)
         self.api_users = ApiUsers(
             os.path.join(config.node.data_dir, "api-users.json"),

@@ -11,6 +11,7 @@ import os
 import platform
 import re
 import shlex
+import stat
 import sys
 import warnings
 from typing import Final, TextIO
@@ -34,11 +35,13 @@ from mqttd.transports.tls import Tls, TlsError
 from mqttd.workers.place import PARENT, count_of, node_names, place_of
 
 __all__ = ["Options", "StartError", "check", "check_cluster", "check_files", "closed_door"]
-__all__ += ["lock_data_dir", "unheard", "version_text", "why"]
+__all__ += ["lock_data_dir", "open_secrets", "unheard", "version_text", "why"]
 
 
 #: What is wrong with one of its files, behind a listener's table.
 _OF_LISTENER: Final = re.compile(r"(listener\.\w+\.[\w-]+): (.*)", re.DOTALL)
+#: Ends of keys that name files for the broker's own user.
+_SECRETS: Final = ("private_key", "secret_file", "token_file", "password_file")
 
 
 class StartError(Exception):
@@ -56,8 +59,8 @@ def why(error: Exception, config: Config | None = None) -> str:
     text = str(error)
     if isinstance(error, OSError) and error.filename and error.strerror:
         text = f"{error.filename}: {error.strerror}"
-        if isinstance(error, FileNotFoundError) and os.path.basename(error.filename) in SHIPPED:
-            text += "" if config is None else _remedy(config, error.filename)
+        if isinstance(error, FileNotFoundError) and config is not None:
+            text += _remedy(config, error.filename)
     if config is None:
         return text
     if (found := _OF_LISTENER.fullmatch(text)) is not None:
@@ -95,7 +98,12 @@ def _warn(message: Warning | str, *rest: object, **more: object) -> None:
 
 
 def _remedy(config: Config, path: str) -> str:
-    """What puts a shipped file that is missing into its place; what else is there stays."""
+    """What puts a file that is missing into its place; what else is there stays."""
+    if path in (config.auth.username.file, config.auth.scram.file):
+        scram = " --scram" if path == config.auth.scram.file else ""
+        return f"; `mqttd-ctl users add NAME{scram}` makes one"
+    if os.path.basename(path) not in SHIPPED:
+        return ""
     folder = os.path.dirname(path)
     above, name = os.path.split(folder)
     if name == "etc":
@@ -108,7 +116,7 @@ def check(config: Config) -> None:
     """Read the files that a start reads, and start nothing; raises what is wrong with one."""
     check_files(config)
     _check_log(config)
-    for text in (closed_door(config), *unheard(config)):
+    for text in (closed_door(config), *unheard(config), *open_secrets(config)):
         if text:
             warnings.warn(text, stacklevel=1)
     Plugins(config, Host(None, None)).check()
@@ -208,6 +216,22 @@ def unheard(config: Config) -> list[str]:
     """What tells who gave a level to a module of mqttd that there is not: nothing would come."""
     where = config.at("log.modules")
     return [f"{where}: {text}" for text in no_modules(config.log.modules)]
+
+
+def open_secrets(config: Config) -> list[str]:
+    """What tells whose keys, tokens and passwords in files everybody on the machine may read."""
+    found = []
+    for key, path in values(config):
+        if not path or not key.endswith(_SECRETS):
+            continue
+        try:
+            mode = stat.S_IMODE(os.stat(path).st_mode)
+        except OSError:
+            continue  # whoever reads it says so
+        if mode & stat.S_IROTH:
+            text = f"mode {mode:04o} lets everybody read it; expected 0600"
+            found.append(f"{config.at(key)} = {path!r}: {text}")
+    return found
 
 
 def lock_data_dir(path: str) -> TextIO:

@@ -39,7 +39,7 @@ from mqttd.config.load import ConfigError, from_text, load
 from mqttd.config.plan import differences, merged, option_of, texts, values
 from mqttd.config.schema import Config
 from mqttd.foresight import Foresight
-from mqttd.options import StartError, check_files, unheard, why
+from mqttd.options import StartError, check_files, open_secrets, unheard, why
 from mqttd.readmodel.slices import Run, in_slices
 from mqttd.transports.door import Door
 from mqttd.transports.sockets import ListenError
@@ -303,6 +303,7 @@ class Reload:
         service.control.limit_bodies(2 * after.mqtt.max_packet_size)
         notes = service.control.closed(after) if before.admin.tcp != after.admin.tcp else []
         notes += unheard(after) if before.log != after.log else []
+        notes += open_secrets(after)
         for step in steps:
             step()
         notes += service.gate.unclaimed()

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from mqttd.config.schema import SslListener
-from mqttd.net.tls import CIPHERS, TlsError
+from mqttd.net.tls import CIPHERS, TlsError, pair_fault
 from mqttd.transports.certificates import (
     by_name,
     certificate_identity,
@@ -165,7 +165,8 @@ class Tls:
         try:
             context.load_cert_chain(certificate, key, password=_no_password)
         except (ssl.SSLError, OSError, ValueError) as error:
-            raise TlsError(f"{certificate} with {key}: {_ssl_reason(error)}") from None
+            text = pair_fault(certificate, key) or _ssl_reason(error)
+            raise TlsError(f"{certificate} with {key}: {text}") from None
         if not settings.session_resumption:
             context.num_tickets = 0
             context.options |= ssl.OP_NO_TICKET
@@ -222,4 +223,6 @@ def _no_password() -> str:
 
 def _ssl_reason(error: Exception) -> str:
     reason = getattr(error, "reason", None)
+    if reason == "KEY_VALUES_MISMATCH":
+        return "key values mismatch: the key is that of another certificate"
     return reason.replace("_", " ").lower() if isinstance(reason, str) else str(error)

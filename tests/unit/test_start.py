@@ -11,8 +11,15 @@ import pytest
 from mqttd.admin.ctl import main as ctl
 from mqttd.config.files import initialize
 from mqttd.service import Options
+from tests.support.certificates import Authority
 
 ROOT = Path(__file__).parents[2]
+
+
+LISTENER = (
+    '[listener.ssl.default]\nbind = "127.0.0.1:8883"\ncertificate = "server.crt"\n'
+    'private_key = "server.key"\n'
+)
 
 
 @pytest.fixture
@@ -62,6 +69,48 @@ def test_an_address_that_opens_nothing_is_warned_of(
         check(folder)
     assert ended.value.code == 0
     assert re.search(told, capsys.readouterr().err)
+
+
+def test_a_key_that_everybody_may_read_is_warned_of(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Authority().server("localhost").write(folder, "server")
+    change(folder, "#[listener.ssl.default]\n", LISTENER)
+    for mode, told in ((0o640, ""), (0o644, "mode 0644 lets everybody read it; expected 0600")):
+        (folder / "server.key").chmod(mode)
+        with pytest.raises(SystemExit):
+            check(folder)
+        assert told in (found := capsys.readouterr().err) and bool(found) == bool(told)
+    assert f"{line_of(folder, 'private_key = ')}: listener.ssl.default.private_key = " in found
+
+
+@pytest.mark.parametrize(
+    ("certificate", "key", "told"),
+    [
+        ("server.key", "server.crt", "the certificate's file holds a private key, the key's a"),
+        ("server.key", "server.key", "server.key holds no certificate (PEM"),
+        ("server.crt", "server.crt", "server.crt holds no private key (PEM"),
+        ("server.crt", "other.key", "the key is that of another certificate"),
+    ],
+)
+@pytest.mark.parametrize("table", ["listener.ssl.default", "admin.page"])
+def test_a_pair_that_is_none_is_told_with_what_is_wrong(
+    folder: Path, certificate: str, key: str, told: str, table: str
+) -> None:
+    Authority().server("localhost").write(folder, "server")
+    Authority().server("localhost").write(folder, "other")
+    pair = LISTENER.replace('key = "server.key"', f'key = "{key}"')
+    pair = pair.replace('certificate = "server.crt"', f'certificate = "{certificate}"')
+    if table == "admin.page":
+        change(folder, "[admin.page]\n", pair.replace("listener.ssl.default", table))
+    else:
+        change(folder, "#[listener.ssl.default]\n", pair)
+    with pytest.raises(SystemExit) as ended:
+        check(folder)
+    if table == "admin.page" and key == "other.key":
+        told = "no certificate with its own key"
+    assert told in str(ended.value)
+    assert str(folder / certificate) in str(ended.value) and "_ssl.c" not in str(ended.value)
 
 
 def test_a_level_of_a_module_that_is_not_there_is_warned_of(

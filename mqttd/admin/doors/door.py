@@ -15,7 +15,7 @@ import socket
 from collections.abc import Callable
 from typing import Any, cast
 
-from OpenSSL import crypto
+from OpenSSL import SSL, crypto
 from twisted.application.service import Service
 from twisted.internet.ssl import CertificateOptions, TLSVersion
 from twisted.logger import Logger
@@ -26,7 +26,7 @@ from mqttd.config.schema import AdminPage, AdminTcp
 from mqttd.net.addresses import address_text
 from mqttd.net.handshakes import Handshakes
 from mqttd.net.sockets import bound_tcp
-from mqttd.net.tls import load_pair
+from mqttd.net.tls import load_pair, pair_fault
 
 __all__ = ["AddressError", "DoorError", "DoorService", "certificate_options"]
 
@@ -118,19 +118,21 @@ def certificate_options(key: str, settings: AdminPage | AdminTcp) -> Certificate
     certificate, private_key = settings.certificate, settings.private_key
     try:
         pair, chain = load_pair(certificate, private_key)
-        return CertificateOptions(
+        options = CertificateOptions(
             pair,
             chain[0],
             extraCertChain=chain[1:],
             raiseMinimumTo=TLSVersion.TLSv1_2,
         )
+        options.getContext()  # where the key is found to be another's
+        return options
     except OSError as error:
         name = "certificate" if error.filename == certificate else "private_key"
         raise DoorError(f"{key}.{name} = {error.filename!r}: {error.strerror}") from None
-    except (crypto.Error, ValueError, IndexError):
+    except (crypto.Error, SSL.Error, ValueError, IndexError):
+        text = pair_fault(certificate, private_key) or "no certificate with its own key (PEM)"
         raise DoorError(
-            f"{key}.certificate = {certificate!r} with {key}.private_key = {private_key!r}:"
-            " no certificate with its key (PEM)"
+            f"{key}.certificate = {certificate!r} with {key}.private_key = {private_key!r}: {text}"
         ) from None
 
 
