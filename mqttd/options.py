@@ -31,6 +31,7 @@ from mqttd.config.schema import Config, SslListener
 from mqttd.monitor.log.modules import no_modules
 from mqttd.plugins.handle.handle import Host
 from mqttd.plugins.plugins import Plugins
+from mqttd.secrets.lines import PasswordFileError
 from mqttd.transports.tls import Tls, TlsError
 from mqttd.workers.place import PARENT, count_of, node_names, place_of
 
@@ -54,7 +55,7 @@ def why(error: Exception, config: Config | None = None) -> str:
         return f"the configuration has mistakes:\n{error}"
     if isinstance(error, UnknownModule) and config is not None and error.name:
         return f"{config.at(_chain_with(config, error.name))}: {error}"
-    if isinstance(error, AclSyntaxError) and config is not None:
+    if isinstance(error, AclSyntaxError | PasswordFileError) and config is not None:
         return "\n".join(_with_key(config, mistake) for mistake in error.mistakes)
     text = str(error)
     if isinstance(error, OSError) and error.filename and error.strerror:

@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from mqttd.secrets.files import replace_file
 
@@ -40,9 +40,16 @@ __all__ = [
 #: Says what was expected of a proof, None if it is fine.
 CheckProof: TypeAlias = Callable[[str], str | None]
 
+#: Mistakes that are told of one file.
+_TOLD: Final = 20
+
 
 class PasswordFileError(ValueError):
-    """A line of the file is wrong; the text starts with file and line, and shows no secret."""
+    """A file of users cannot be used; `mistakes` say file, line and what was expected, one each."""
+
+    def __init__(self, *mistakes: str) -> None:
+        super().__init__("; ".join(mistakes))
+        self.mistakes = mistakes
 
 
 class PasswordFileWarning(UserWarning):
@@ -85,8 +92,10 @@ def read_lines(
     except UnicodeDecodeError as error:
         raise PasswordFileError(f"{path}: expected UTF-8 text: {error}") from None
     lines, wrong = sifted(content, str(path), check, optional)
+    if len(wrong) > _TOLD:
+        wrong[_TOLD:] = [f"{path}: {len(wrong) - _TOLD} more mistakes"]
     if wrong:
-        raise PasswordFileError(wrong[0])
+        raise PasswordFileError(*wrong)
     return lines
 
 

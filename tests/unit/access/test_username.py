@@ -16,7 +16,7 @@ from twisted.internet.defer import Deferred
 
 from mqttd.access.auth.username import Username
 from mqttd.secrets import passwords as module
-from mqttd.secrets.lines import PasswordFileError, PasswordFileWarning
+from mqttd.secrets.lines import PasswordFileError, PasswordFileWarning, read_lines
 from mqttd.secrets.passwords import hash_password
 from mqttd.secrets.users import add_user, delete_user, read_users
 from mqttd.types import AUTH_IGNORE, AUTH_OK, AuthError, AuthVerdict, ClientInfo
@@ -210,6 +210,22 @@ def test_CVE_2018_12551_a_wrong_line_keeps_the_broker_from_starting(
         checker(users)
     assert str(caught.value).startswith(f"{users}:5: ")
     assert fault in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_all_wrong_lines_of_a_file_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "users.conf"
+    path.write_text("ann:secret\n# fine\nbob\n" + "x:y\n" * 30)
+    path.chmod(0o600)
+    with pytest.raises(PasswordFileError) as caught:
+        read_lines(path, lambda proof: "a hash")
+    assert [text.removeprefix(str(path)) for text in caught.value.mistakes[:2]] == [
+        ":1: user 'ann': expected a hash",
+        ":3: expected USER:HASH",
+    ]
+    assert len(caught.value.mistakes) == 21 and caught.value.mistakes[-1].endswith(
+        "12 more mistakes"
+    )
     assert "secret" not in str(caught.value)
 
 
