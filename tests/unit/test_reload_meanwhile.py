@@ -104,3 +104,16 @@ def test_a_file_of_users_that_counts_again_ends_the_alarm_of_the_reload_it_refus
     assert mended() == ["configuration"]
     path.write_text(text)
     assert mended() == []
+
+
+def test_rules_and_certificates_that_are_read_again_end_it_as_well(service: MqttdService) -> None:
+    service.reload = service.control.parts.reload = Reload(service, maybeDeferred, at_once)
+    path = Path(service.config.acl.file)
+    path.write_text("{alow, all}.\n{deny, al}.\n")
+    found: list[Any] = []
+    service.reload.run().addBoth(found.append)
+    assert "acl.conf:1:2: " in str(found[0].value) and "acl.conf:2:8: " in str(found[0].value)
+    assert "\n" not in str(found[0].value)
+    path.write_text("{allow, all}.\n")
+    service.control.parts.files_taken()
+    assert service.broker.alarms.active() == []

@@ -118,6 +118,11 @@ class Parts(Desk):
         #: Where the users of auth.username are kept, "" for nowhere.
         self.user_file: Callable[[], str] = str
 
+    def files_taken(self) -> None:
+        """Files that a reload reads were read: one that was refused may have nothing left to do."""
+        if self.reload is not None:
+            self.reload.files_taken()
+
     @property
     def access(self) -> ManagedAccess:
         """Access control as the broker has it."""

@@ -124,6 +124,7 @@ class Access:
         except Exception as error:
             raise ApiError(422, "reload_failed", f"what there was stays: {error}") from error
         ask.changed(None, ask.body.reason or None)
+        self.parts.files_taken()
         return Reloaded(True)
 
     # -- questions
@@ -244,6 +245,7 @@ class Access:
         def read(_: object) -> Reloaded:
             self._reload()
             ask.changed(None, ask.body.reason or None)
+            self.parts.files_taken()
             return Reloaded(True)
 
         return self.parts.in_thread(self.parts.access.prepare_acl).addCallback(read)

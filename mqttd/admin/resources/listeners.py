@@ -77,6 +77,7 @@ class Listeners:
         if faults := {name: fault for name, fault in told.items() if fault}:
             text = "; ".join(f"{name}: {fault}" for name, fault in faults.items())
             raise ApiError(422, "reload_failed", f"the old certificates stay in use: {text}")
+        self.parts.files_taken()
         return Reloaded(sorted(told))
 
     def _doors(self) -> Any:
