@@ -30,7 +30,7 @@ from mqttd.admin.http.parts import Desk
 from mqttd.config.schema import Config
 from mqttd.monitor.log.targets import FileTarget
 from mqttd.monitor.log.writer import Writer
-from mqttd.options import StartError, closed_door, open_secrets, unheard
+from mqttd.options import StartError, closed_doors, open_secrets, unheard
 
 __all__ = ["Control"]
 
@@ -135,9 +135,8 @@ class Control(MultiService):
         return bool(settings.token_file or settings.pull_token_file) and not self.behind
 
     def closed(self, config: Config) -> list[str]:
-        """What is to be told of an address over TCP at which nothing is to be had."""
-        text = "" if self.behind else closed_door(config)
-        return [text] if text else []
+        """What is to be told of addresses at which nothing is to be had."""
+        return [] if self.behind else closed_doors(config)
 
     def locks_out(self, before: Config, after: Config) -> list[str]:
         """What an operator should know of a configuration that closes the door they may use."""

@@ -35,7 +35,7 @@ from mqttd.secrets.lines import PasswordFileError
 from mqttd.transports.tls import Tls, TlsError
 from mqttd.workers.place import PARENT, count_of, node_names, place_of
 
-__all__ = ["Options", "StartError", "check", "check_cluster", "check_files", "closed_door"]
+__all__ = ["Options", "StartError", "check", "check_cluster", "check_files", "closed_doors"]
 __all__ += ["lock_data_dir", "open_secrets", "unheard", "version_text", "why"]
 
 
@@ -117,9 +117,8 @@ def check(config: Config) -> None:
     """Read the files that a start reads, and start nothing; raises what is wrong with one."""
     check_files(config)
     _check_log(config)
-    for text in (closed_door(config), *unheard(config), *open_secrets(config)):
-        if text:
-            warnings.warn(text, stacklevel=1)
+    for text in (*closed_doors(config), *unheard(config), *open_secrets(config)):
+        warnings.warn(text, stacklevel=1)
     Plugins(config, Host(None, None)).check()
     check_cluster(config)
     if config.cluster.kind != "none":
@@ -201,16 +200,21 @@ def _check_doors(config: Config) -> None:
         certificate_options("admin.page", page)
 
 
-def closed_door(config: Config) -> str:
-    """What tells who gave `admin.tcp` an address that nothing is opened there; else empty."""
-    tcp = config.admin.tcp
-    where = config.given.get("admin.tcp.bind")
-    if where is None or tcp.token_file or tcp.pull_token_file:
-        return ""
-    return (
-        f'{where}: admin.tcp.bind = "{tcp.bind}" opens nothing: this door is closed until'
-        " admin.tcp.token_file names a file of tokens (openssl rand -hex 32 > FILE)"
-    )
+def closed_doors(config: Config) -> list[str]:
+    """What tells who gave `admin.tcp` or the dashboard an address that nothing is opened there."""
+    tcp, page = config.admin.tcp, config.admin.page
+    found = []
+    if (where := config.given.get("admin.tcp.bind")) and not tcp.token_file + tcp.pull_token_file:
+        found.append(
+            f'{where}: admin.tcp.bind = "{tcp.bind}" opens nothing: this door is closed until'
+            " admin.tcp.token_file names a file of tokens (openssl rand -hex 32 > FILE)"
+        )
+    if (where := config.given.get("admin.page.bind")) and not page.enabled:
+        found.append(
+            f'{where}: admin.page.bind = "{page.bind}" opens nothing: there is no dashboard without'
+            " admin.page.enabled = true"
+        )
+    return found
 
 
 def unheard(config: Config) -> list[str]:

@@ -71,6 +71,16 @@ def test_an_address_that_opens_nothing_is_warned_of(
     assert re.search(told, capsys.readouterr().err)
 
 
+def test_a_dashboard_that_is_not_there_is_warned_of_where_it_has_an_address(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "mqttd.conf").write_text('[admin.page]\nbind = "127.0.0.1:1"\n')
+    with pytest.raises(SystemExit):
+        check(folder)
+    told = 'mqttd.conf:2: admin.page.bind = "127.0.0.1:1" opens nothing: there is no dashboard'
+    assert told in capsys.readouterr().err
+
+
 def test_a_key_that_everybody_may_read_is_warned_of(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
