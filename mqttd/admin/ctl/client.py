@@ -112,8 +112,14 @@ class Client:
                 f"no right to open {self.path}: run this as the broker's user, or as root"
             ) from None
         except TimeoutError:
+            other = "; is it http:// there, without TLS?" if self.path.startswith("https:") else ""
             raise CtlError(
-                f"the broker at {self.path} did not answer within {self.timeout:g} s"
+                f"the broker at {self.path} did not answer within {self.timeout:g} s{other}"
+            ) from None
+        except http.client.RemoteDisconnected:
+            raise CtlError(
+                f"what listens at {self.path} has closed the connection without an answer: expected"
+                " the port of admin.page or admin.tcp, by https:// where it has a certificate"
             ) from None
         except (OSError, http.client.HTTPException) as error:
             raise CtlError(f"talking to the broker at {self.path} failed: {error!r}") from None
