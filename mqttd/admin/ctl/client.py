@@ -117,10 +117,13 @@ class Client:
                 f"the broker at {self.path} did not answer within {self.timeout:g} s{other}"
             ) from None
         except http.client.RemoteDisconnected:
-            raise CtlError(
-                f"what listens at {self.path} has closed the connection without an answer: expected"
-                " the port of admin.page or admin.tcp, by https:// where it has a certificate"
-            ) from None
+            text = f"what listens at {self.path} has closed the connection without an answer"
+            if self.token:
+                text += (
+                    ": expected the port of admin.page or admin.tcp, by https:// where it has a"
+                    " certificate"
+                )
+            raise CtlError(text) from None
         except (OSError, http.client.HTTPException) as error:
             raise CtlError(f"talking to the broker at {self.path} failed: {error!r}") from None
         finally:
