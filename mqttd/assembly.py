@@ -61,6 +61,7 @@ from mqttd.workers.parent import parent_of
 from mqttd.workers.place import Place
 
 if TYPE_CHECKING:
+    from mqttd.workers.machine import Machine
     from mqttd.workers.worker import Worker
 
 __all__ = ["Assembly", "OnStart"]
@@ -224,8 +225,15 @@ class Assembly(MultiService):
         self.reports.audited = self.control.file_changed
 
     def _make_worker(self) -> None:
-        """Our share in a broker of several workers."""
+        """Our share in a broker of several workers, or in a machine of several nodes."""
         self.worker: Worker | None = None
+        self.machine: Machine | None = None
+        if self.keeper is not None and self.cluster is not None:
+            from mqttd.workers.machine import Machine
+
+            self.machine = Machine(
+                self.broker, self.engine, self.reactor, self.keeper, self.cluster
+            )
         if self.place is None:
             return
         from mqttd.workers.worker import ALARM, Worker

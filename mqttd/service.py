@@ -245,6 +245,8 @@ class MqttdService(Assembly):
         self.broker.stop()
         if self.worker is not None:
             self.worker.stop()
+        if self.machine is not None:
+            self.machine.stop()
         if self.cluster is not None:
             self.cluster.leaving()
         self.engine.close_all()

@@ -2,6 +2,7 @@
 
     supervisor --> worker   {"link": 2, "takes": false} + [stream, datagrams]   worker 2 is there
                             {"opened": true}                                    all are: let in
+    supervisor --> node     {"way": 2, "nodes": [...]} + [datagrams]   node 2 of the machine serves
     worker --> supervisor   {"up": true}       its store is read: give it links
                             {"met": [2, 3]}    it has met these
                             {"lost": 2}        its stream makes no sense: a new one

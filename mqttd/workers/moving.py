@@ -14,50 +14,40 @@ the kernel says that there is room. So a newcomer's CONNECT waits for what is in
 what others have sent who have proved nothing. Of those in line nothing is held but what is charged
 to each as a stranger (`memory.unauthenticated`).
 
-A connection counts where it stays: one too many for its listener or the open files, or as a moved
-one for its address, is told 0x97 Quota exceeded. It does not wait at the door: the kernel would
-give that connections whose clients belong elsewhere, where there is room (`PASSING`).
+A connection counts where it stays: one too many (`mqttd.workers.handing`) is told 0x97 Quota
+exceeded. It does not wait at the door: the kernel would give that connections whose clients belong
+elsewhere, where there is room (`PASSING`).
 
-Promise: nothing was done for the client before it is moved but to look at its CONNECT; it is
-authenticated where it belongs.
+Promise: it is authenticated where it belongs.
 """
 
 from __future__ import annotations
 
-import array
-import json
 import socket
-from collections import Counter
 from collections.abc import Callable, Container
 from typing import Final
 
 from mqttd.broker.broker import Broker
 from mqttd.codec import reasons
 from mqttd.codec.packets import Connect
-from mqttd.codec.serializer import serialize
 from mqttd.mesh.link import Link
 from mqttd.net.weighted import WeightedQueue
 from mqttd.session.channel.channel import WAITING, Channel
-from mqttd.session.ground.unfinished import Unfinished
 from mqttd.transports.door import PASSING
 from mqttd.transports.engine import Engine
 from mqttd.transports.lobby import House
-from mqttd.transports.ports import Port
+from mqttd.workers.handing import MOST, Handing, whole
 from mqttd.workers.mesh import WorkerMesh
 from mqttd.workers.place import worker_of
 from mqttd.workers.relay import Relays
 
-__all__ = ["PATIENCE", "Mover", "received"]
+__all__ = ["PATIENCE", "Mover"]
 
 #: Seconds for which a client waits for its worker.
 PATIENCE: Final = 5
-#: Bytes of a datagram: a CONNECT, and what one read brought behind it.
-_MOST: Final = 1 << 20
 #: Bytes of CONNECTs that go to one worker in a turn; and what a connection counts for besides.
 _TURN: Final = 512 << 10
 _EACH: Final = 1 << 10
-
-_FULL: Final = "there are max_connections"
 
 
 class _Line:
@@ -71,7 +61,7 @@ class _Line:
         self.full: socket.socket | None = None
 
 
-class Mover:
+class Mover(Handing):
     """Sends connections to the workers they belong to.
 
     `way(number)` is the socket for it; `call_back(number)` is asked for when that is full, and to
@@ -82,8 +72,7 @@ class Mover:
         self, broker: Broker, engine: Engine, mesh: WorkerMesh, relays: Relays,
         way: Callable[[int], socket.socket | None], call_back: Callable[[int], object],
     ) -> None:  # fmt: skip
-        self.broker = broker
-        self.engine = engine
+        super().__init__(broker, engine, mesh.number, mesh.count)
         self.mesh = mesh
         self.relays = relays
         self.way = way
@@ -95,25 +84,13 @@ class Mover:
         #: Those of this turn, who stand in no line yet: what is behind their CONNECT weighs, too.
         self._fresh: list[Channel] = []
         self._lines: dict[tuple[int, bool], _Line] = {}
-        #: How many wait, by listener.
-        self._leaving: Counter[str] = Counter()
         self._due = False
-        #: How many more connections are accepted than may stay.
         self.passing = PASSING
-        #: Why the connection that is taken over just now is one too many; None: none is.
-        self._crowd: str | None = None
-
-    def fresh_id(self) -> str:
-        """A client id that belongs to this worker."""
-        while True:
-            made = f"mqttd-{self.broker.next_message_id():x}"
-            if worker_of(made, self.mesh.count) == self.mesh.number:
-                return made
 
     def stays(self, channel: Channel, connect: Connect) -> bool:
         """Whether a client goes on here; one of another worker goes with the end of this turn."""
-        number = worker_of(connect.client_id, self.mesh.count)
-        here = number == self.mesh.number
+        number = worker_of(connect.client_id, self.count)
+        here = number == self.number
         if here or not self._is_plain(channel):
             crowd = self._crowded(channel)
             if crowd:
@@ -121,7 +98,7 @@ class Mover:
                 channel.refuse(reasons.QUOTA_EXCEEDED, crowd)
             if crowd or here:
                 return not crowd
-        self._leaving[channel.listener] += 1
+        self.leaving[channel.listener] += 1
         self._waiting[channel] = (number, self.broker.now)
         self._fresh.append(channel)
         self._soon()
@@ -198,7 +175,7 @@ class Mover:
     def _forget(self, channel: Channel) -> None:
         """It has gone, one way or another."""
         if self._waiting.pop(channel, None) is not None:
-            self._leaving[channel.listener] -= 1
+            self.leaving[channel.listener] -= 1
 
     def _give_up(self, channel: Channel, number: int) -> None:
         """It has waited for too long."""
@@ -216,113 +193,24 @@ class Mover:
 
     def _send(self, channel: Channel, link: Link, way: socket.socket) -> bool:
         """Send one away; False where the way is full."""
-        rest, connect = channel.rest, channel.connect
-        assert connect is not None
-        data = serialize(connect, connect.version)
-        if isinstance(rest, Unfinished):
-            data += rest.whole()
-        if not self._is_plain(channel) or len(data) > _MOST:
-            self.relays.send_away(channel, link, data)
-            return True
-        host, port = channel.edge.peer(channel)
-        head = json.dumps([channel.listener, host, port]).encode()
-        message = len(head).to_bytes(2, "big") + head + data
-        try:
-            socket.send_fds(way, [message], [channel.fd])
-        except BlockingIOError:
-            return False
-        except OSError:  # too large for the kernel, or it is just going
-            self.relays.send_away(channel, link, data)
-            return True
-        # The kernel's poll goes by the open file, which lives on elsewhere.
-        self.engine.epoll.unregister(channel.fd)
-        self.broker.metrics.connections_closed -= 1  # it is counted where it ends
-        channel.end("moved to its worker")
-        return True
-
-    def adopt(self, data: bytes, fd: int) -> bool:
-        """Go on with a connection that another worker has sent; False without its listener."""
-        engine, broker = self.engine, self.broker
-        size = int.from_bytes(data[:2], "big")
-        listener, host, number = json.loads(data[2 : 2 + size])
-        port = engine.by_name.get(listener)
-        if port is None:
-            return False
-        crowd = self._too_many(port, host)
-        channel = Channel(broker, engine, fd, listener)
-        engine.channels.put(fd, channel)
-        house = port.lobby.enter(channel, host, broker.now)
-        channel.io = house
-        if host != "unix":
-            engine.fresh[fd] = (host, number)
-        engine.epoll.register(fd, 1)
-        port.connections += 1
-        came = data[2 + size :]
-        broker.metrics.bytes_received -= len(came)  # counted where they were read
-        self._crowd = crowd
-        try:
-            channel.feed(came)
-        except Exception as error:  # as in the edges: it must end this connection only
-            broker.crashed(channel, error)
-        finally:
-            self._crowd = None
-        port.lobby.heard(channel, house, broker.now)
+        data = whole(channel)
+        if self._is_plain(channel) and len(data) <= MOST:
+            try:
+                return self.send(channel, data, way)
+            except OSError:
+                pass  # too large for the kernel, or it is just going
+        self.relays.send_away(channel, link, data)
         return True
 
     def _crowded(self, channel: Channel) -> str:
         """Why a connection that would stay is one too many; "" if it is not."""
-        if self._crowd is not None:
-            return self._crowd
+        if self.crowd is not None:
+            return self.crowd
         port = self.engine.by_name.get(channel.listener)
         # One that is relayed, or not the engine's, counts where it is connected.
-        return self._full(port) if port is not None and channel.fd >= 0 else ""
-
-    def _too_many(self, port: Port, host: str) -> str:
-        """The same of one that comes, of this address."""
-        broker = self.broker
-        why = self._full(port)
-        if not why and self.engine.full(port) and not port.lobby.make_room("", broker.now):
-            broker.metrics.accepts_paused_full += 1
-            why = _FULL
-        if not why and not port.lobby.admits(host, broker.now):
-            broker.metrics.refused_crowded += 1
-            why = "this address has max_connections_per_address"
-        return why
-
-    def _full(self, port: Port) -> str:
-        engine = self.engine
-        room = 1
-        if port.max_connections:
-            room = port.max_connections - self.passing - self._stay(port)
-        if room > 0 and engine.most:
-            staying = sum(self._stay(each) for each in engine.ports.values())
-            room = engine.most - min(self.passing, engine.most // 2) - staying
-        if room > 0:
-            return ""
-        self.broker.metrics.accepts_paused_full += 1
-        return _FULL
-
-    def _stay(self, port: Port) -> int:
-        """Connections that are not about to leave, nor to say whose they are."""
-        return port.connections - len(port.lobby.strangers) - self._leaving[port.name]
+        return self.full(port) if port is not None and channel.fd >= 0 else ""
 
 
 def _weight_of(channel: Channel) -> int:
     """What it takes to move a connection, in bytes."""
     return _EACH + channel.asking + channel.unfinished()
-
-
-def received(way: socket.socket) -> tuple[bytes, int] | None:
-    """One datagram and its descriptor (-1: none); None when there is no more. Raises OSError."""
-    size = array.array("i").itemsize
-    try:
-        data, ancillary, _, _ = way.recvmsg(_MOST + 70_000, socket.CMSG_SPACE(size))
-    except BlockingIOError:
-        return None
-    fd = -1
-    for level, kind, content in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            fds = array.array("i")
-            fds.frombytes(content[: len(content) - len(content) % size])
-            fd = fds[0]
-    return data, fd

@@ -8,7 +8,8 @@
 
 Each is a node as any other (`mqttd.cluster`), so one of them is asked for all, as in a cluster:
 `mqttd-ctl` reaches the first. The listeners share their ports (`reuse_port`); what there is once, a
-Unix socket or an endpoint, is at the first.
+Unix socket or an endpoint, is at the first. Each two that serve are given a way by which
+connections go to the node that their client belongs to (`mqttd.workers.machine`).
 
 Promise: a node that ends is started again, but one that has left, which has ended by itself. With
 all of them gone the supervisor ends, too.
@@ -78,6 +79,16 @@ class NodesService(Processes):
                     " workers = {count} again, `mqttd-ctl cluster drain {name}` moves them",
                     path=path, count=name.removeprefix(first), name=name,
                 )  # fmt: skip
+
+    def _told(self, worker: WorkerProcess, message: dict[str, Any]) -> None:
+        super()._told(worker, message)
+        if "ready" in message:
+            for other in self.workers:
+                if other is not worker and other.ready:
+                    self._join(worker, other, (socket.SOCK_SEQPACKET,), self._way_to)
+
+    def _way_to(self, worker: WorkerProcess, other: WorkerProcess) -> dict[str, Any]:
+        return {"way": other.number, "nodes": self.names}
 
     # -- one of them ---------------------------------------------------------------------------
 

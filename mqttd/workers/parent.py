@@ -2,6 +2,7 @@
 
     MQTTD_PARENT=2 --> the second of several; its channel is a descriptor (`mqttd.workers.control`)
     ready, failed, once a second alive --> parent          the end of the channel --> our end
+                                              '--> ways to the others (`mqttd.workers.machine`)
 
 Promise: nothing of it is there in a process that nobody has started so.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from mqttd.workers.control import Control, stop
@@ -35,9 +36,12 @@ class Parent:
     def __init__(self, number: int, channel: int, reactor: Any) -> None:
         self.number = number
         self.reactor = reactor
+        #: Gets what it says, with descriptors.
+        self.told: Callable[[dict[str, Any], list[int]], object] = lambda message, fds: None
         self.control = Control(
-            socket.socket(fileno=channel), reactor, lambda message, fds: None, self._orphaned
-        )
+            socket.socket(fileno=channel), reactor,
+            lambda message, fds: self.told(message, fds), self._orphaned,
+        )  # fmt: skip
         self._told = 0.0
 
     def start(self) -> None:

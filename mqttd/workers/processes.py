@@ -18,7 +18,7 @@ import atexit
 import os
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from twisted.application.service import MultiService
@@ -114,6 +114,18 @@ class Processes(MultiService):
 
     def _is_over(self) -> None:
         """All of them have ended."""
+
+    def _join(
+        self, one: WorkerProcess, two: WorkerProcess, kinds: Sequence[socket.SocketKind],
+        message: Callable[[WorkerProcess, WorkerProcess], dict[str, Any]],
+    ) -> None:  # fmt: skip
+        """Give two of them the ends of new sockets, with what either is told of the other."""
+        pairs = [socket.socketpair(socket.AF_UNIX, kind) for kind in kinds]
+        for at, (each, other) in enumerate(((one, two), (two, one))):
+            each.send(message(each, other), [pair[at].fileno() for pair in pairs])
+        for pair in pairs:
+            for end in pair:
+                end.close()
 
     # -- sockets -------------------------------------------------------------------------------
 

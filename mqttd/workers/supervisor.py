@@ -142,16 +142,13 @@ class WorkersService(Processes):
 
     def _link(self, one: WorkerProcess, two: WorkerProcess) -> None:
         """Give two workers a stream, and a way for connections."""
-        stream = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        way = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        for at, (worker, other) in enumerate(((one, two), (two, one))):
-            fds = [stream[at].fileno(), way[at].fileno()]
-            takes = self._takes(worker, other)
-            if takes:
-                worker.giver = other.number
-            worker.send({"link": other.number, "takes": takes}, fds)
-        for end in (*stream, *way):
-            end.close()
+        self._join(one, two, (socket.SOCK_STREAM, socket.SOCK_SEQPACKET), self._linked)
+
+    def _linked(self, worker: WorkerProcess, other: WorkerProcess) -> dict[str, Any]:
+        takes = self._takes(worker, other)
+        if takes:
+            worker.giver = other.number
+        return {"link": other.number, "takes": takes}
 
     def _takes(self, worker: WorkerProcess, other: WorkerProcess) -> bool:
         """Whether a worker takes over the retained messages of another one."""

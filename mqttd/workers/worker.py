@@ -32,10 +32,11 @@ from mqttd.transports.engine import Engine
 from mqttd.workers.commons import Commons
 from mqttd.workers.control import Control, stop
 from mqttd.workers.mesh import WorkerMesh
-from mqttd.workers.moving import Mover, received
+from mqttd.workers.moving import Mover
 from mqttd.workers.place import Place
 from mqttd.workers.relay import Relays
 from mqttd.workers.sums import add_up, counted
+from mqttd.workers.ways import Way
 
 __all__ = ["ALARM", "Worker"]
 
@@ -46,10 +47,8 @@ _IN: Final = 1
 _OUT: Final = 4
 _IN_OUT: Final = 5
 _READ: Final = 65536
-#: Reads of a link in one turn; connections that are taken over, and bytes of them.
+#: Reads of a link in one turn.
 _READS: Final = 4
-_ADOPTED: Final = 128
-_TAKEN: Final = 256 << 10
 #: Seconds between two rounds of figures.
 _FIGURES: Final = 1.0
 
@@ -66,7 +65,7 @@ class Worker:
         self.relays = Relays(broker, self._other)
         self.mesh.others = self.relays
         self.mesh.met = self._met_one
-        self.ways: dict[int, _Way] = {}
+        self.ways: dict[int, Way] = {}
         self.mover = Mover(broker, engine, self.mesh, self.relays, self._way, self._await_room)
         broker.connecting.mover = self.mover
         self.streams: dict[int, _Stream] = {}
@@ -145,7 +144,9 @@ class Worker:
                 if held is not None:
                     held.close()
             self.streams[number] = _Stream(self, number, fds[0], bool(message["takes"]))
-            self.ways[number] = _Way(self, number, fds[1])
+            self.ways[number] = Way(
+                self.broker, self.reactor, number, fds[1], self.adopt, self.mover.has_room
+            )
         elif "opened" in message and not self.mesh.takes_over():
             self._let_in()  # else it is said again when all are met
         elif "down" in message:
@@ -220,7 +221,7 @@ class Worker:
         return None if way is None else way.end
 
     def _await_room(self, number: int) -> None:
-        self.reactor.addWriter(self.ways[number])
+        self.ways[number].await_room()
 
     def adopt(self, data: bytes, fd: int) -> None:
         """A connection has come that belongs here."""
@@ -355,64 +356,3 @@ class _Stream:
         """There is room again."""
         self.link.edge.flush(self.link)
         self.worker.broker.perform()
-
-
-@implementer(IReadDescriptor, IWriteDescriptor)
-class _Way:
-    """The socket by which connections come from another worker, and go to it."""
-
-    def __init__(self, worker: Worker, number: int, fd: int) -> None:
-        os.set_blocking(fd, False)
-        self.worker = worker
-        self.number = number
-        self.end = socket.socket(fileno=fd)
-        worker.reactor.addReader(self)
-
-    def fileno(self) -> int:
-        """See `IFileDescriptor`."""
-        return self.end.fileno()
-
-    def logPrefix(self) -> str:
-        """See `ILoggingContext`."""
-        return "mqttd-mesh"
-
-    def connectionLost(self, reason: Failure | None = None) -> None:
-        """See `IFileDescriptor`."""
-        self.close()
-
-    def close(self) -> None:
-        """No more connections come by this."""
-        if self.end.fileno() >= 0:
-            self.worker.reactor.removeReader(self)
-            self.worker.reactor.removeWriter(self)
-            self.end.close()
-
-    def doRead(self) -> None:
-        """Take connections over."""
-        worker = self.worker
-        worker.broker.now = time.monotonic_ns() // 1_000_000
-        taken = count = 0
-        while count < _ADOPTED and taken < _TAKEN:
-            try:
-                found = received(self.end)
-            except OSError:
-                self.close()
-                break
-            if found is None:
-                break
-            data, fd = found
-            if not data:
-                self.close()
-                break
-            count += 1
-            taken += len(data)
-            if fd >= 0:
-                worker.adopt(data, fd)
-        worker.broker.perform()
-
-    def doWrite(self) -> None:
-        """There is room for more."""
-        worker = self.worker
-        worker.reactor.removeWriter(self)
-        worker.broker.now = time.monotonic_ns() // 1_000_000
-        worker.mover.has_room(self.number)

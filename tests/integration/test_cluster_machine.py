@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from mqttd.workers.place import worker_of
 from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker
 from tests.support.client import RawClient
@@ -26,9 +27,9 @@ pytestmark = pytest.mark.timeout(120)
 MANY = 32
 
 
-def tables(etcd: Etcd, count: int) -> dict[str, Any]:
+def tables(etcd: Etcd, count: int, name: str = "a") -> dict[str, Any]:
     return {
-        "node": {"name": "a", "workers": count},
+        "node": {"name": name, "workers": count},
         "cluster": {
             "kind": "etcd",
             "endpoints": etcd.endpoints,
@@ -43,6 +44,22 @@ def machine(etcd: Etcd, tmp_path: Path) -> Iterator[Broker]:
     started = start_broker(tmp_path, **tables(etcd, 3))
     yield started
     started.stop()
+
+
+#: Of three nodes, client ids of the second.
+SECOND = [name for n in range(64) if worker_of(name := f"c{n}", 3) == 2]
+
+
+def moves(machine: Broker) -> int:
+    """Sessions that have gone from one node of the machine to another."""
+    told = [asked(machine, "metrics", "--node", name) for name in ("a", "a-2", "a-3")]
+    return sum(each["gauges"]["cluster_sessions_went"] for each in told)
+
+
+def at(machine: Broker, client_id: str, times: int = 1) -> str:
+    """The node that a client has come to, for the last time of so many."""
+    assert machine.says(f"connected: client_id={client_id} ", times)
+    return re.findall(rf" connected: client_id={client_id} .*node=(\S+)", machine.output)[-1]
 
 
 def nodes(machine: Broker) -> dict[str, dict[str, Any]]:
@@ -88,6 +105,76 @@ def test_clients_of_one_port_are_at_all_of_them_and_one_that_is_killed_is_back(
         client = let_in(machine, f"c{number}")
         assert client.resumed
         client.close()
+
+
+def test_who_comes_again_is_at_its_node_and_nothing_moves(machine: Broker) -> None:
+    are_linked(machine)
+    kept = SECOND[0]
+    client = let_in(machine, kept)
+    client.subscribe("t", qos=1)
+    client.close()
+    publisher = RawClient(machine.port, mq.V5).connect("publisher")
+    before = moves(machine)
+    for number in range(20):
+        publisher.publish("t", b"%d" % number, qos=1)
+        client = RawClient(machine.port, mq.V5).connect(kept, clean=False, props=STAYS)
+        assert client.resumed and client.payloads(1) == [b"%d" % number]
+        assert at(machine, kept, number + 2) == "a-2"
+        client.close()
+    assert moves(machine) == before
+
+
+def test_clients_of_a_node_that_is_killed_are_served_by_the_others_until_it_is_back(
+    machine: Broker,
+) -> None:
+    are_linked(machine)
+    for name in SECOND[:4]:
+        client = let_in(machine, name)
+        client.subscribe(name, qos=1)
+        client.close()
+        assert at(machine, name) == "a-2"
+    os.kill(process_of(machine, "a-2"), signal.SIGKILL)
+    assert machine.says("node a-2 ended by SIGKILL: it is started again")
+    for name in SECOND[4:8]:
+        client = RawClient(machine.port, mq.V5).connect(name, clean=False, props=STAYS)
+        assert at(machine, name) in ("a", "a-3")
+        client.close()
+    until(lambda: machine.output.count("node a-2 ready") == 2, "it serves again")
+    are_linked(machine)
+    for name in SECOND[:8]:
+        client = let_in(machine, name)
+        assert client.resumed and at(machine, name, 2) == "a-2"
+        client.close()
+
+
+def test_a_machine_that_is_restarted_loses_nothing(etcd: Etcd, tmp_path: Path) -> None:
+    names = [f"c{n}" for n in range(8)]
+    first = start_broker(tmp_path / "first", **tables(etcd, 2))
+    second = start_broker(tmp_path / "second", **tables(etcd, 2, "b"))
+    try:
+        until(lambda: len(nodes(first)) == 4, "all nodes are there")
+        for name in names:
+            client = let_in(first, name)
+            client.subscribe("t", qos=1)
+            client.close()
+        first.stop()
+        publisher = RawClient(second.port, mq.V5).connect("publisher")
+        for number in range(10):
+            publisher.publish("t", b"%d" % number, qos=1)
+        first = start_broker(tmp_path / "first", **tables(etcd, 2))
+        for name in names:
+            client = let_in(first, name)
+            assert client.resumed and client.payloads(10) == [b"%d" % n for n in range(10)]
+            client.close()
+        # And to the other machine, whose nodes share them in their way.
+        for name in names:
+            client = let_in(second, name)
+            assert client.resumed
+            client.close()
+            assert at(second, name) == ("b", "b-2")[worker_of(name, 2) - 1]
+    finally:
+        first.stop()
+        second.stop()
 
 
 def test_who_has_left_is_not_started_again(machine: Broker, tmp_path: Path) -> None:

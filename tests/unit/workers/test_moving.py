@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from mqttd.transports.engine import Engine
-from mqttd.workers.moving import PATIENCE, Mover, received
+from mqttd.workers.moving import PATIENCE, Mover
 from mqttd.workers.place import worker_of
+from mqttd.workers.ways import received
 from tests.support import packets as mq
 from tests.support.client import RawClient
 from tests.support.memory import MemoryBroker
