@@ -19,6 +19,7 @@ from typing import Any, Final
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from mqttd.access.roles.roles import Roles
 from mqttd.broker.broker import Broker
@@ -50,6 +51,9 @@ class Commons:
         #: Set by who has them, before this begins.
         self.roles: SharedRoles | None = None
         self._pending: dict[bytes, bytes] = {}
+        #: Why that is not in etcd, as far as it was tried; and who wants to know.
+        self._why = ""
+        self._asks: list[Callable[[str], None]] = []
         #: What was told of our event log.
         self._exported: str | None = None
         self._busy = False
@@ -57,6 +61,7 @@ class Commons:
     def begin(self) -> None:
         """The bans and roles of this node are read."""
         self.broker.bans.told = self._told
+        self.broker.bans.when_told = self.when_told
         if self.roles is not None:
             self.roles.begin()
 
@@ -127,6 +132,19 @@ class Commons:
             self._exported = url
             self._write(self.keys.export(self.name), url.encode())
 
+    def when_told(self, heard: Callable[[str], None]) -> None:
+        """Call this with "" when all that has changed here is in etcd; or with why it is not."""
+        if self._why or not self._pending:
+            heard(self._why)
+        else:
+            self._asks.append(heard)
+
+    def _answer(self, why: str) -> None:
+        self._why = why
+        asks, self._asks = self._asks, []
+        for heard in asks:
+            heard(why)
+
     def _told(self, ban: Ban, holds: bool) -> None:
         self._write(self.keys.ban(ban.kind, ban.value), ban.dump() if holds else b"")
 
@@ -139,8 +157,11 @@ class Commons:
 
     def _start(self) -> None:
         done = Deferred.fromCoroutine(self._write_all())
-        done.addErrback(lambda failure: self.log.failure("bans are not told", failure))
-        done.addBoth(self._idle)
+        done.addErrback(self._failed).addBoth(self._idle)
+
+    def _failed(self, failure: Failure) -> None:
+        self.log.failure("bans are not told", failure)
+        self._answer(failure.getErrorMessage())
 
     def _idle(self, result: object) -> None:
         self._busy = False
@@ -163,9 +184,12 @@ class Commons:
             ]
             try:
                 await self.etcd.transaction([], then)
-            except EtcdError:
+            except EtcdError as error:
+                self._answer(str(error))
                 await deferLater(self.reactor, _AGAIN)
                 continue
             for key, value in some.items():
                 if self._pending.get(key) == value:
                     del self._pending[key]
+            self._why = ""
+        self._answer("")

@@ -221,6 +221,27 @@ def test_bans_are_everywhere_and_a_node_that_joins_has_them(
         RawClient(nodes[name].port, mq.V5).connect("worse")
 
 
+def test_a_ban_that_others_have_not_heard_of_says_so_and_they_hear_of_it_later(
+    nodes: Nodes, etcd: Etcd
+) -> None:
+    assert "other nodes" not in told(nodes["a"], "bans", "add", "client_id", "bad")
+    etcd.stop()
+    text = "other nodes have not heard of it, and will when etcd is back: "
+    assert text in told(nodes["a"], "bans", "add", "client_id", "worse")
+    assert text in told(nodes["a"], "bans", "del", "client_id", "bad")
+    answer = asked(nodes["a"], "bans", "add", "client_id", "worst")
+    assert answer["untold"] and not answer["unkept"]
+    etcd.start()
+    until(
+        lambda: (
+            [ban["value"] for ban in asked(nodes["b"], "bans", "list")["bans"]]
+            == ["worse", "worst"]
+        ),
+        "they have heard",
+    )
+    assert asked(nodes["a"], "bans", "add", "client_id", "last")["untold"] is None
+
+
 def test_roles_are_everywhere_and_a_node_that_joins_has_them(
     nodes: Nodes, etcd: Etcd, tmp_path: Path
 ) -> None:

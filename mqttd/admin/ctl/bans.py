@@ -57,20 +57,23 @@ def _add(options: argparse.Namespace) -> None:
     until = f"until {_when(ban['until'])}" if ban["until"] else "until this is lifted"
     plural = "" if ended == 1 else "s"
     text = f"banned {ban['kind']} {ban['value']} {until}, ended {ended} connection{plural}"
-    done(options, answer, text + _unkept(answer))
+    done(options, answer, text + _but(answer))
 
 
 def _delete(options: argparse.Namespace) -> None:
     query = urlencode({"kind": options.kind, "value": options.value})
     answer = client_of(options).request("DELETE", f"/bans?{query}")
     text = f"lifted the ban of {options.kind} {options.value}"
-    done(options, answer, text + _unkept(answer))
+    done(options, answer, text + _but(answer))
 
 
-def _unkept(answer: dict[str, Any]) -> str:
-    """What is to be said of one that is not stored yet."""
-    why = answer.get("unkept")
-    return f"; this is not stored yet, and lost if the broker is killed: {why}" if why else ""
+def _but(answer: dict[str, Any]) -> str:
+    """What is to be said of one that is not stored yet, or not everywhere."""
+    unkept, untold = answer.get("unkept"), answer.get("untold")
+    text = f"; this is not stored yet, and lost if the broker is killed: {unkept}" if unkept else ""
+    if untold:
+        text += f"; other nodes have not heard of it, and will when etcd is back: {untold}"
+    return text
 
 
 def _when(seconds: float | None) -> str:

@@ -48,11 +48,13 @@ class Added(Struct):
     """A ban, and how many connections it has ended so far.
 
     unkept: why it is not stored yet and ends with the process; it holds all the same.
+    untold: why other nodes have not heard of it yet.
     """
 
     ban: BanView
     ended: int
     unkept: str | None = None
+    untold: str | None = None
 
 
 class One(Struct, forbid_unknown_fields=True):
@@ -66,10 +68,12 @@ class Lifted(Struct):
     """The ban that was lifted.
 
     unkept: why that is not stored yet, and a broker that is killed now has it again.
+    untold: why other nodes have not heard of it yet.
     """
 
     lifted: One
     unkept: str | None = None
+    untold: str | None = None
 
 
 class Bans:
@@ -114,15 +118,21 @@ class Bans:
         return self._kept(Lifted(one))
 
     def _kept(self, answer: Added | Lifted) -> Deferred[Any]:
-        """The answer, once what was changed outlasts the process, or cannot for now."""
-        kept: Deferred[Any] = Deferred()
+        """The answer, once what was changed outlasts the process, or cannot for now; and once the
+        other nodes of a cluster can hear of it, or cannot."""
+        done: Deferred[Any] = Deferred()
+        bans = self.parts.broker.bans
+
+        def kept(why: str) -> None:
+            answer.unkept = why or None
+            bans.when_told(told)
 
         def told(why: str) -> None:
-            answer.unkept = why or None
-            kept.callback(answer)
+            answer.untold = why or None
+            done.callback(answer)
 
-        self.parts.broker.bans.when_kept(told)
-        return kept
+        bans.when_kept(kept)
+        return done
 
     def _not_stored(self, what: str, error: OSError) -> ApiError:
         bans = self.parts.broker.bans

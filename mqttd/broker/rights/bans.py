@@ -115,6 +115,9 @@ class Bans:
         self._automatic_bytes = 0
         #: Told of each ban that is made (True) or lifted; one of those that are over is not.
         self.told: Callable[[Ban, bool], object] | None = None
+        #: Calls what it is given with "" when all others have heard of what was told, or can; with
+        #: the reason when that has to wait.
+        self.when_told: Callable[[Callable[[str], None]], object] = lambda heard: heard("")
         if path and os.path.exists(path):
             self._load()
 
