@@ -25,6 +25,7 @@ from twisted.internet.error import TimeoutError as ConnectTimeout
 from twisted.python.failure import Failure
 
 from mqttd.cluster.etcd.hanging import Hanging
+from mqttd.cluster.etcd.past import forgotten
 
 __all__ = ["TIMEOUT", "Answer", "Etcd", "EtcdError", "Json", "Kv", "absent", "equals"]
 __all__ += ["created", "end_of", "get", "kv_of", "nested", "put", "remove", "remove_below"]
@@ -184,7 +185,9 @@ class Etcd:
         #: A key that may be read; told which member hangs.
         self.key = b"mqttd"
         self.hung: Callable[[str], object] = lambda text: None
-        #: The latest revision that it has told; why nothing is asked any more, and who is told.
+        #: Its id, and the latest revision that it has told; why nothing is asked any more, and who
+        #: is told.
+        self.cluster = ""
         self.revision = 0
         self.older = ""
         self.is_older: Callable[[str], object] = lambda text: None
@@ -327,19 +330,17 @@ class Etcd:
     def _revision_of(self, said: Json, since: int) -> int:
         """That of an answer; `since`: what was known when it was asked for. Raises EtcdError.
 
-        No answer is older than what etcd had told before: one that is comes of an etcd that has
-        been begun anew, or restored. What was claimed there meanwhile it has forgotten, and its
-        revisions are those of other things by now, so it is asked nothing any more.
+        One that has forgotten what was claimed, and whose revisions are those of other things by
+        now, is asked nothing any more.
         """
-        revision = int(said["header"]["revision"])
-        if revision < since and not self.older:
-            self.older = (
-                f"etcd is older than it was (revision {revision}, after {since}): it was begun"
-                " anew, or restored from a copy, and has forgotten who has which session"
-            )
-            self.is_older(self.older)
+        header = said["header"]
+        if not self.older and (why := forgotten(header, since, self.cluster)):
+            self.older = why
+            self.is_older(why)
         if self.older:
             raise EtcdError(self.older)
+        self.cluster = self.cluster or str(header.get("cluster_id", ""))
+        revision = int(header["revision"])
         self.revision = max(self.revision, revision)
         return revision
 

@@ -23,8 +23,9 @@ class Member:
         self.waiting.append(Deferred())
         return self.waiting[-1]
 
-    def answer(self, revision: int, at: int = 0) -> None:
-        body = {"header": {"revision": str(revision)}, "succeeded": True}
+    def answer(self, revision: int, at: int = 0, cluster: str = "17") -> None:
+        header = {"revision": str(revision), "cluster_id": cluster}
+        body = {"header": header, "succeeded": True}
         self.waiting.pop(at).callback(Response(200, body))
 
 
@@ -63,6 +64,30 @@ def test_an_answer_of_before_what_was_known_is_of_an_etcd_that_is_older() -> Non
         (error,) = failed(each)
         assert isinstance(error, EtcdError) and "revision 7, after 9" in str(error)
     assert len(told) == 1 and not member.waiting
+
+
+@pytest.mark.parametrize(
+    ("revision", "cluster", "why"),
+    [
+        (1_020_000_000, "17", "revision 1020000000, after 20000000"),
+        (20_000_001, "18", "cluster 18, after 17"),
+    ],
+)
+def test_a_copy_whose_revisions_go_on_behind_those_that_were_known_is_older_too(
+    revision: int, cluster: str, why: str
+) -> None:
+    """As `--bump-revision` has them: it was taken for the one of before."""
+    member, told = Member(), list[str]()
+    etcd = etcd_of(Clock(), member)
+    etcd.is_older = told.append
+    for last in (9, 20_000_000):
+        known = asked(etcd)
+        member.answer(last)
+        assert done(known).revision == last and not told
+    other = asked(etcd)
+    member.answer(revision, cluster=cluster)
+    (error,) = failed(other)
+    assert why in str(error) and told == [etcd.older]
 
 
 @pytest.mark.parametrize("data", [b"<html></html>", b"[1]", b"", b'{"a":1}', b"\xff", b"{}"])
