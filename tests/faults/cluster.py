@@ -206,7 +206,10 @@ class Faults:
             if under_way is not None:
                 sender.sent[sender.current] = under_way
         for reader in self.readers:
-            reader.seen.clear()
+            # What is acknowledged only in the next round may have come in this one.
+            for sender in self.senders:
+                seen = reader.seen.pop(sender.topic, [])
+                reader.seen[sender.topic] = [each for each in seen if each in sender.sent]
             del reader.gaps[:-2]
 
     async def _hops(self) -> None:
