@@ -7,6 +7,7 @@ a reload does not apply a key, the plan has to say so.
 
 from __future__ import annotations
 
+import shutil
 import socket
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -102,7 +103,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     authority.server("localhost").write(folder, "server")
     authority.write(folder)
     for old, new in (("server.crt", "copy.crt"), ("server.key", "copy.key")):
-        (folder / new).write_bytes((folder / old).read_bytes())
+        shutil.copy(folder / old, folder / new)
     (folder / "sni").mkdir()
     for name in ("acl.conf", "other"):
         (folder / name).write_text("")
