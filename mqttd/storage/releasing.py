@@ -111,7 +111,7 @@ class Releasing(ReadingJournal):
                     if data:
                         channel.send(data)
                     else:
-                        channel.end(channel.close_reason)
+                        channel.left()
                 room -= 1
             elif waiting.kept < len(promises):
                 waiting.kept += 1

@@ -371,7 +371,7 @@ class Channel(Leaving):
             self.server.metrics.connect_timeouts += 1
             self._too_late("no CONNECT in time")
         elif self.leaving:
-            self.end("no answer in time")
+            self.left()  # no answer in time
         elif self.state == OPEN and self.keepalive:
             if self.paused and not self.blocked:
                 self.last = now  # it is we who do not read
@@ -394,12 +394,15 @@ class Channel(Leaving):
         self.close(reasons.KEEP_ALIVE_TIMEOUT, reason)
 
     def fail(self, error: MqttError, packet_type: int) -> None:
-        """The peer broke the rules: log, answer as its version allows, close."""
+        """The peer broke the rules: log, answer as its version allows, close behind answers."""
         self.server.metrics.malformed_packets += 1
         self.server.fault(self, error, packet_type)
         if self.state == NEW and isinstance(error, reasons.UnsupportedVersion):
             self.send(b"\x20\x02\x00\x01")
-        self.close(error.reason_code, error.detail)
+        if isinstance(error, reasons.ReceiveMaximumExceeded):
+            self.close(error.reason_code, error.detail)  # too many wait already
+        else:
+            self.part(error.reason_code, error.detail)
 
     def close(self, code: int, detail: str) -> None:
         """End the connection from our side, with DISCONNECT where 5.0 has one."""

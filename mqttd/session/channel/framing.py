@@ -274,6 +274,8 @@ class Framing(Acknowledging):
 
     def end_work(self) -> None:
         """Go on with what the client has sent meanwhile."""
+        if self.leaving:
+            return
         if self.withheld and self.state == OPEN:
             self.put_off = True
             return

@@ -1,15 +1,16 @@
-"""DISCONNECT: what the client says with it holds at once, the end comes behind its answers.
+"""The end that a packet brings: it comes behind the answers to those before it.
 
     SUBSCRIBE, DISCONNECT  -->  will and expiry as it says; it is not read from any more
                                 [others take the filter] [promises] [bytes held for the store]
                            <--  SUBACK, then the end
+    PUBLISH 1, a fault     <--  PUBACK 1, DISCONNECT with its reason code, the end
 
 A client may write a packet and DISCONNECT at once and wait for the answer, which a broker that
 keeps
 nothing has written by then. What is published for it meanwhile goes out as well.
 
 Promise: nobody is waited for longer than `PATIENCE`; who is owed nothing ends at once. MQTT 5.0,
-3.14.4.
+3.14.4, 4.13.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ PATIENCE: Final = 5_000
 
 
 class Leaving(Framing):
-    """A connection that its client ends."""
+    """A connection that its client ends, by DISCONNECT or a fault."""
 
     __slots__ = ()
 
@@ -51,8 +52,17 @@ class Leaving(Framing):
                     session.end_with_connection()
         if packet.reason_code == reasons.SUCCESS:
             session.set_will(None, 0)
+        self.part(0, "client disconnected")
+
+    def part(self, code: int, detail: str) -> None:
+        """End behind the answers; with a reason code it is we who do, and say so."""
+        if self.leaving or self.state != OPEN:
+            self.close(code, detail)
+            return
+        router = self.router
         self.leaving = True
-        self.close_reason = "client disconnected"
+        self.reason_code = code
+        self.close_reason = detail
         self.leave()
         if self.state == OPEN:
             self.begin_work()  # for good: nothing behind it is read
@@ -68,8 +78,16 @@ class Leaving(Framing):
         if journal.holding and journal.holds(self):
             journal.hold(self, b"")
         else:
+            self.left()
+
+    def left(self) -> None:
+        """See `Connection.left`."""
+        if self.reason_code:
+            self.leaving = False
+            self.close(self.reason_code, self.close_reason)
+        else:
             self.end(self.close_reason)
 
     def end(self, detail: str) -> None:
-        """See `Connection.end`; who has said DISCONNECT ends by that, whatever comes behind it."""
+        """See `Connection.end`; who leaves ends by what that was, whatever comes meanwhile."""
         super().end(self.close_reason if self.leaving else detail)

@@ -165,7 +165,7 @@ class Connection(Timer):
         self.paced: bool = False
         #: Request Problem Information was 0: no Reason String, no User Property in answers.
         self.quiet: bool = False
-        #: Its client has said DISCONNECT, and some of its answers are to come.
+        #: Its client has said DISCONNECT, or a fault ends it, and some answers are to come.
         self.leaving: bool = False
         #: It leads to another process that takes QoS 0 of either version (`older`).
         self.wraps: bool = False
@@ -310,6 +310,10 @@ class Connection(Timer):
 
     def leave(self) -> None:
         """Some of what a client that leaves was owed has gone: it ends when all has."""
+        raise NotImplementedError
+
+    def left(self) -> None:
+        """All of it has gone: now it ends."""
         raise NotImplementedError
 
     def close(self, code: int, detail: str) -> None:

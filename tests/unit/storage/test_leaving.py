@@ -96,6 +96,30 @@ def test_answers_come_before_the_end(kept: Kept, asked: str, how: str, stays: bo
     assert kept.node.broker.stats()["connections"] == 0
 
 
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("asked", ASKED)
+def test_answers_come_before_the_end_that_a_fault_brings(
+    kept: Kept, asked: str, version: int
+) -> None:
+    kept.subscriber("away", "kept", 2, kept=True).drop()
+    heard = kept.subscriber("heard", "#", 0, kept=False)
+    properties = STAYS if version == 5 else None
+    client = kept.node.connect("c", version, False, properties=properties, will=WILL)
+    kept.settle()
+    packets, answers = ASKED[asked]
+    write(client, *packets, Connect("c", version=version), Publish("late", b"1", 0))
+    kept.settle()
+    came = client.take()
+    if version == 5:
+        last = came.pop()
+        assert isinstance(last, Disconnect) and last.reason_code == 0x82
+    assert set(kinds(came)) == answers
+    assert client.wire.closed
+    topics = [packet.topic for packet in heard.published()]
+    assert "will" in topics and "late" not in topics
+    assert kept.node.broker.sessions["c"].last_reason == "a second CONNECT"
+
+
 def test_who_is_owed_nothing_ends_at_once(kept: Kept) -> None:
     client = kept.client("c", kept=True)
     client.send(Subscribe(1, [Subscription("a", 1)]))
