@@ -184,6 +184,9 @@ class Ferry(Journal):
         self.waiting = deque()
         for _, waiter in left:
             self.waiting.append((self.posted, waiter))
+        # Where it has all of it already, nothing is to be taken.
+        if self._release(self.taken):
+            self.broker.flush_later()
 
     def resume(self, count: int) -> None:
         """So many of the link before had been taken, which that end knows; before `up`."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from twisted.logger import Logger
 
-from mqttd.cluster.links.nodes import ONCE, Node, NodeMesh
+from mqttd.cluster.links.nodes import ONCE, Node, NodeMesh, Settling
 from mqttd.cluster.replication.inheriting import Inheriting
 from mqttd.cluster.routes.absent import Absent
 from mqttd.codec.packets import Publish, Pubrec, Subscribe, Subscription
@@ -157,8 +157,8 @@ class Pair:
     def received(self) -> list[bytes]:
         return [packet.payload for packet in self.reader.published()]
 
-    def here_is_killed(self) -> None:
-        """It is there again, with its store, and linked."""
+    def here_is_killed(self, *heard: Settling) -> None:
+        """It is there again, with its store, and linked; these wait for what it has to send."""
         self.there.cut()
         absent = Absent(self.there.mesh)
         absent.begin(self.there.other)
@@ -166,7 +166,10 @@ class Pair:
         self.there.other = self.there.mesh.join("here", self.here.life)
         absent.back(self.there.other)
         self.wanted()
-        joined(self.here, self.there)
+        self.here.link()
+        assert all(self.here.other.once.call(each) for each in heard)
+        self.there.link()
+        pump(self.here, self.there)
 
     def end(self) -> None:
         self.here.kept.base.close()
@@ -231,6 +234,22 @@ def test_what_was_written_is_there_once_after_its_node_was_killed(pair: Pair, ta
     pump(pair.here, pair.there)
     assert pair.received() == [b"b"]
     assert [type(each) for each in pair.publisher.take()].count(Pubrec) == 2
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_who_waits_for_what_is_to_be_sent_waits_no_longer_where_the_other_has_it(
+    pair: Pair, taken: bool
+) -> None:
+    """A session on its way waited for the next message of QoS 2, or half a minute."""
+    pair.publish(b"a")
+    pair.here.turn()
+    pair.here.kept.write()
+    crossed = pair.here.turn()
+    if taken:
+        pair.there.take(crossed)  # and here never hears of it
+    heard: list[str] = []
+    pair.here_is_killed(Settling([], lambda: heard.append("taken")))
+    assert heard == ["taken"] and pair.here.under_way() == []
 
 
 @pytest.mark.parametrize("written", [False, True])
