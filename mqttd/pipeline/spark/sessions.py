@@ -26,7 +26,7 @@ __all__ = ["NoJava", "check_java", "register", "session", "write_package"]
 JAVA: Final = 17
 
 #: What the executors need of the package.
-PARTS: Final = ("__init__.py", "_pure.py", "codec", "pipeline")
+PARTS: Final = ("__init__.py", "_pure.py", "hints.py", "codec", "pipeline")
 
 
 class NoJava(RuntimeError):

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
 from typing import Any
 
 import pyspark.sql
@@ -71,3 +75,24 @@ def test_a_session_that_is_there_keeps_its_partitions(spark: Builder) -> None:
     spark.active = object()
     made: Any = sessions.session("counts")
     assert "spark.sql.shuffle.partitions" not in made
+
+
+def test_the_package_for_executors_has_all_that_it_imports(tmp_path: Path) -> None:
+    """Also where mqttd is installed: what the zip lacks would be taken from nowhere else."""
+    package = sessions.write_package(str(tmp_path / "mqttd.zip"))
+    with zipfile.ZipFile(package) as archive:
+        names = [name for name in archive.namelist() if name.startswith("mqttd/pipeline/spark/")]
+    modules = [
+        name.removesuffix(".py").replace("/", ".") for name in names if "__main__" not in name
+    ]
+    assert "mqttd.pipeline.spark.data_source" in modules
+    program = (
+        "import sys, importlib; sys.path.insert(0, sys.argv[1])\n"
+        "for name in sys.argv[2:]:\n"
+        "    assert importlib.import_module(name).__file__.startswith(sys.argv[1]), name\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program, package, *modules],
+        cwd=tmp_path, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
