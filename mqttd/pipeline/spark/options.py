@@ -84,6 +84,14 @@ NOT_HERE: Final = {
     "groupIdPrefix": "groupId names a query",
 }
 
+#: Columns of Spark's Kafka source that have another name here.
+_COLUMNS_MEANT: Final = {
+    "key": "client_id",
+    "value": "payload",
+    "partition": "node",
+    "offset": "seq",
+}
+
 #: Columns that every row has, those of gaps too.
 KEYS: Final = ("seq", "node", "event", "timestamp")
 
@@ -330,7 +338,9 @@ def _columns(text: str | None, left_out: set[str]) -> tuple[str, ...]:
     found = _list("columns", text, expected)
     for name in found:
         if name not in COLUMNS:
-            raise _wrong("columns", text, expected)
+            meant = _COLUMNS_MEANT.get(name)
+            hint = f"; did you mean {meant}?" if meant else like(name, COLUMNS)
+            raise _wrong("columns", text, f"{expected}{hint}")
     if len(set(found)) != len(found):
         raise _wrong("columns", text, "each column once")
     return tuple(found)

@@ -54,6 +54,22 @@ _KNOWN: Final = {name.lower(): name for name in WRITE_OPTIONS}
 #: What Spark itself adds to the options of a sink.
 _SPARKS: Final = frozenset({"checkpointlocation", "path"})
 
+#: Options that the sink of Kafka and the source here have, and what is meant by them.
+_MEANT: Final = {
+    "kafka.bootstrap.servers": "broker",
+    "url": "broker",
+    "host": "broker",
+    "user": "username",
+    "token": "username and password",
+    "kafka.acks": "delivery",
+}
+#: Columns of Kafka's sink: what there is in their place.
+_COLUMNS_MEANT: Final = {
+    "value": "the value of Kafka's sink is payload here",
+    "key": "a message has no key, and its topic may have it: concat('alerts/', key) as topic",
+    "partition": "topics have no partitions",
+}
+
 _INTEGERS: Final = (ByteType, ShortType, IntegerType, LongType)
 
 
@@ -94,7 +110,9 @@ def read_sink_options(given: Mapping[str, str], schema: StructType) -> SinkOptio
             if name.lower() in _SPARKS:
                 sparks[name.lower()] = value
                 continue
-            hint = like(name.lower(), _KNOWN, _KNOWN.__getitem__)
+            meant = _MEANT.get(name.lower())
+            hint = f"; here that is {meant}" if meant else ""
+            hint = hint or like(name.lower(), _KNOWN, _KNOWN.__getitem__)
             hint = hint or f"; known: {', '.join(WRITE_OPTIONS)}"
             raise ValueError(f"mqttd: unknown option {name!r} of a write{hint}")
         options[known] = value
@@ -187,9 +205,10 @@ def _check_columns(schema: StructType, topic: str | None) -> None:
     }
     for one in schema.fields:
         if one.name not in columns:
+            meant = _COLUMNS_MEANT.get(one.name)
             raise ValueError(
                 f"mqttd: the rows have a column {one.name!r}; a message has {', '.join(columns)}:"
-                " select() those"
+                f" select() those{f'; {meant}' if meant else ''}"
             )
         text, types = columns[one.name]
         if not isinstance(one.dataType, types) or not _fits(one.name, one.dataType):

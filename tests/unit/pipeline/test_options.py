@@ -81,6 +81,8 @@ def test_positions(text: str, position: object) -> None:
             "'assign'; that is one of Spark's Kafka source, and here a",
         ),
         ({"path": "a", "Kafka.Bootstrap.Servers": "b:9092"}, "and here path or url says"),
+        ({"path": "a", "columns": "topc,qos"}, "user_properties; did you mean topic"),
+        ({"path": "a", "columns": "key,value"}, "user_properties; did you mean client_id"),
         ({"path": "a", "kafka.max.poll.records": "5"}, "Kafka's client mean nothing here; known"),
         ({"path": "a", "events": "client.connect"}, "option events .* expected names or globs of"),
         ({"path": "a", "events": ","}, "option events"),
@@ -217,3 +219,22 @@ def test_certificates_to_trust_are_for_a_broker_that_has_to_show_one() -> None:
         read_sink_options({"broker": "localhost, mqtt://other:1883", **given}, rows)
     found = read_sink_options({"broker": "mqtts://localhost", **given}, rows)
     assert [(one.tls, one.ca_file) for one in found.addresses] == [(True, "ca.crt")]
+
+
+@pytest.mark.parametrize(
+    ("options", "columns", "told"),
+    [
+        ({"kafka.bootstrap.servers": "b:9092"}, "payload", "of a write; here that is broker"),
+        ({"url": "mqtt://b"}, "payload", "of a write; here that is broker"),
+        ({"brokers": "b"}, "payload", "of a write; did you mean broker"),
+        ({"broker": "b"}, "value", "the value of Kafka's sink is payload here"),
+        ({"broker": "b"}, "key", "a message has no key"),
+        ({"broker": "b"}, "text", r"select\(\) those$"),
+    ],
+)
+def test_what_kafkas_sink_calls_otherwise_is_told(
+    options: dict[str, str], columns: str, told: str
+) -> None:
+    rows = StructType().add("topic", "string").add(columns, "string")
+    with pytest.raises(ValueError, match=told):
+        read_sink_options(options, rows)
