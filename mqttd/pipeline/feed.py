@@ -18,7 +18,7 @@ from typing import Any, Final
 from mqttd.codec import properties as prop
 from mqttd.codec.packet_types import PUBLISH
 from mqttd.session.ground.message import Message
-from mqttd.types import OK, ClientInfo, HookResult
+from mqttd.types import OK, ClientInfo, HookResult, PluginError
 
 __all__ = ["MOST", "Feed", "encode"]
 
@@ -55,7 +55,10 @@ class Feed:
         self._handle.add_metric("replayed_total", "Messages replayed.", lambda: self.fed)
 
     def feed(self, argv: list[str]) -> str:
-        """Publish, or tell one client; how many. Raises ValueError with what is wrong."""
+        """Publish, or tell one client; how many.
+
+        Raises ValueError with what is wrong, PluginError for a client that is not there.
+        """
         if len(argv) != 2:
             raise ValueError("expected a client id (or an empty argument) and JSON messages")
         client_id, text = argv
@@ -68,7 +71,7 @@ class Feed:
             if handle.client(client_id) is None:
                 if handle.worker:
                     return "0"
-                raise ValueError(f"client {client_id!r} is not connected")
+                raise PluginError(f"client {client_id!r} is not connected")
             if not self._hooked:
                 self._hooked = True
                 handle.hook("client.handle_info", self.told)

@@ -113,6 +113,10 @@ def test_a_life_is_told_and_ctl_shows_it(tmp_path: Path) -> None:
         assert info["schema"] == 2 and info["nodes"]["mqttd"]["lost"] == 0
         tail = ctl(tmp_path, "events", "tail", "-n", "2").stdout.splitlines()
         assert len(tail) == 2 and "session.terminated client_id=p-a/b" in tail[1]
+        tail = ctl(tmp_path, "events", "tail", "-n", "2", "--event", "client.connected").stdout
+        assert len(tail.splitlines()) == 1 and " client.connected " in tail
+        wrong = ctl(tmp_path, "events", "tail", "--filter", "a/#/b")
+        assert wrong.returncode == 1 and "--filter a/#/b: # before the last level" in wrong.stderr
         dump = ctl(
             tmp_path, "events", "dump", "--event", "message.publish", "--filter", "a/+"
         ).stdout

@@ -38,6 +38,8 @@ __all__ = ["LogToolError", "add_arguments", "as_json", "run", "select"]
 
 #: Events read at a time.
 STEP: Final = 10_000
+#: Events behind which the last ones that are wanted are not looked for.
+_FAR: Final = 1_000_000
 #: Seconds after which a group is taken for one that has stopped; queries are heard of every minute.
 SILENT: Final = 180.0
 #: Files that are no group's that are told one by one.
@@ -54,7 +56,9 @@ def add_arguments(add: Any) -> None:
     """Add the commands: ``add(name, text)`` gives an argparse parser."""
     add("info", "What the event log holds: nodes, offsets, size, times, groups.")
     tail = add("tail", "Print the last events, and with -f those that come.")
-    tail.add_argument("-n", type=int, default=10, metavar="COUNT", help="so many (default 10)")
+    tail.add_argument(
+        "-n", type=int, default=10, metavar="COUNT", help="so many that are wanted (default 10)"
+    )
     tail.add_argument("-f", "--follow", action="store_true", help="go on with what comes")
     dump = add("dump", "Print events as JSON lines.")
     for name, text in (("--from", "offset or ISO 8601 time"), ("--to", "the same, not included")):
@@ -75,6 +79,8 @@ def run(options: argparse.Namespace, path: str, out: TextIO | None = None) -> in
     wanted = getattr(options, "event", None)
     if wanted is not None and not fnmatch.filter(EVENTS, wanted):
         raise LogToolError(f"--event {wanted}: no such event; there are: {', '.join(EVENTS)}")
+    if getattr(options, "filter", None) is not None:
+        _check_filter(options.filter)
     try:
         log = LogReader(path)
         if options.events_command == "info":
@@ -173,10 +179,7 @@ def _verify(log: LogReader, out: TextIO) -> int:
 def _tail(options: argparse.Namespace, log: LogReader, out: TextIO) -> int:
     at: dict[str, int] = {}
     for node, (earliest, latest) in _nodes(options, log).items():
-        start = max(earliest, latest - max(options.n, 0))
-        every = events(log, node, start, latest, whole=False)
-        found = [one for one in every if _wanted(options, one)]
-        for one in found:
+        for one in _last(options, log, node, earliest, latest):
             print(_line(one), file=out)
         at[node] = latest
     while options.follow:
@@ -189,6 +192,20 @@ def _tail(options: argparse.Namespace, log: LogReader, out: TextIO) -> int:
                         print(_line(one), file=out, flush=True)
             at[node] = latest
     return 0
+
+
+def _last(
+    options: argparse.Namespace, log: LogReader, node: str, earliest: int, latest: int
+) -> list[Event]:
+    """The last events that are wanted, of the last `_FAR`."""
+    count = far = max(options.n, 0)
+    while True:
+        start = max(earliest, latest - far)
+        every = events(log, node, start, latest, whole=False)
+        found = [one for one in every if _wanted(options, one)]
+        if len(found) >= count or start == earliest or far >= _FAR:
+            return found[len(found) - count :] if len(found) > count else found
+        far = min(far * 16, _FAR)
 
 
 def _dump(options: argparse.Namespace, log: LogReader, out: TextIO) -> int:
@@ -269,6 +286,16 @@ def _nodes(options: argparse.Namespace, log: LogReader) -> dict[str, Bounds]:
     if options.node not in bounds:
         raise ValueError(f"no node {options.node!r} in the log; there are: {', '.join(bounds)}")
     return {options.node: bounds[options.node]}
+
+
+def _check_filter(topic_filter: str) -> None:
+    from mqttd.codec.reasons import MqttError
+    from mqttd.codec.topic import validate_topic_filter
+
+    try:
+        validate_topic_filter(topic_filter)
+    except MqttError as error:
+        raise LogToolError(f"--filter {topic_filter}: {error.detail}") from None
 
 
 def _wanted(options: argparse.Namespace, event: Event) -> bool:
