@@ -105,6 +105,10 @@ MOVE_CLOCK: Final = 11
 DATE_SESSION: Final = 12
 
 
+#: Bytes free on a disk that is as good as full.
+_LITTLE: Final = 1 << 20
+
+
 class StoreError(Exception):
     """The store cannot be used; the text names the file and says what to do."""
 
@@ -135,7 +139,8 @@ def look(path: str) -> None:
     if version > VERSION:
         raise StoreError(
             f"{path} has version {version} of the store; this mqttd knows {VERSION}: it was"
-            " written by a newer one, and is left as it is"
+            " written by a newer one, and is left as it is; install that one, or move the file away"
+            " and restore a copy that was made before (mqttd-ctl restore)"
         )
 
 
@@ -159,7 +164,7 @@ def connect(path: str) -> sqlite3.Connection:
         base.close()
         if _is_damage(error):
             raise Damaged(f"{path}: {error}") from None
-        raise StoreError(f"{path}: {error}") from None
+        raise StoreError(f"{path}: {error}{_room(path)}") from None
     except BaseException:
         base.close()
         raise
@@ -173,6 +178,15 @@ def _sync_directory(path: str) -> None:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def _room(path: str) -> str:
+    """Why SQLite may have failed, which has the same words for all that a disk refuses."""
+    with suppress(OSError):
+        disk = os.statvfs(os.path.dirname(path) or ".")
+        if (free := disk.f_bavail * disk.f_frsize) < _LITTLE:
+            return f"; the disk has {free} bytes free"
+    return ""
 
 
 def _is_damage(error: sqlite3.Error) -> bool:
