@@ -77,6 +77,8 @@ def test_nobody_without_a_name_is_left_when_the_file_says_never(
     late.send(mq.connect("late", mq.V5))
     assert late.expect(mq.CONNACK).reason == 0x87
     late.close()
+    typed = ctl(tmp_path, "config", "show", "mqtt.maxqos").stderr
+    assert "there is no key 'mqtt.maxqos'; did you mean mqtt.max_qos?" in typed
     shown = ctl(tmp_path, "config", "show", "auth.anonymous").stdout
     assert '"never"' in shown and "mqttd.conf:" in shown
 

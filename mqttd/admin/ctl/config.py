@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from mqttd.admin.ctl.client import CtlError, client_of
 from mqttd.admin.ctl.printing import print_json, print_table, printable
+from mqttd.hints import like
 
 __all__ = ["add_commands"]
 
@@ -87,7 +88,8 @@ def _show(options: argparse.Namespace) -> None:
         and (not options.key or f"{entry['key']}.".startswith(f"{options.key}."))
     ]
     if options.key and not keys and not options.set:
-        raise CtlError(f"there is no key {options.key!r}")
+        known = [entry["key"] for entry in answer["keys"]]
+        raise CtlError(f"there is no key {options.key!r}{like(options.key, known)}")
     if options.json:
         return print_json({**answer, "keys": keys})
     for entry in keys:
