@@ -157,6 +157,7 @@ class Assembly(MultiService):
         share = 2 if self.place is None else 2 * self.place.count
         self.broker.memory.watch(memory_of_machine() // share, grown, trim, excess())
         self.hooks.listeners_changed.append(self.broker.hooks_changed)
+        self.hooks.turn = self.broker.topics
         self.broker.access_changed()
         self.access.on_change = self.broker.access_changed
 

@@ -119,6 +119,7 @@ class MemoryBroker:
             name="memory",
         )
         self.hooks.listeners_changed.append(self.broker.hooks_changed)
+        self.hooks.turn = self.broker.topics
         self.broker.access_changed()
         self._settling = False
         self._directory: tempfile.TemporaryDirectory[str] | None = None

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from time import monotonic
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from twisted.internet.defer import Deferred
 
@@ -31,7 +31,18 @@ __all__ = ["Account", "OnError", "is_of_one"]
 #: Characters of the line that tells of an error.
 _MOST: Final = 500
 
+#: A unit of a turn's work is so long, in seconds.
+_UNIT: Final = 1e-6
+#: What one call for a client may take without being held against its plugin.
+_SHORT: Final = 1e-3
+
 OnError = Callable[[str, HookCallable, BaseException, Budget], None]
+
+
+class Turn(Protocol):
+    """Who counts the work that the client in turn has caused (`Topics`)."""
+
+    work: int
 
 
 class Account:
@@ -41,13 +52,15 @@ class Account:
     broken off, did not answer in time or answered with something that is no hook result.
     """
 
-    __slots__ = ("_budgets", "alarms", "errors", "on_error", "watch")
+    __slots__ = ("_budgets", "alarms", "errors", "on_error", "turn", "watch")
 
     def __init__(self, on_error: OnError | None = None) -> None:
         self._budgets: dict[Budget, int] = {}
         self.on_error = on_error
         #: Where quarantines are told, once there is a broker.
         self.alarms: Alarms | None = None
+        #: Whose work it is what clients have plugins do, once there is a broker.
+        self.turn: Turn | None = None
         #: What is being called now, for the watchdog.
         self.watch = Watch()
         #: errors by point
@@ -103,6 +116,15 @@ class Account:
         if error is None:
             return result
         return FAILED if said is None else said
+
+    def spent(self, budget: Budget, taken: float) -> None:
+        """Charge so many seconds of a hook to its plugin, and as work to the client in turn."""
+        every = budget.mask + 1
+        budget.time += taken * every
+        if taken < _SHORT:
+            budget.passed_on += taken * every
+        if self.turn is not None:
+            self.turn.work += int(taken * every / _UNIT)
 
     def returned(
         self,

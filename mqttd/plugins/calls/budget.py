@@ -17,7 +17,8 @@ a verdict refuse (`hooks.Point.denied`); a single call that fails is answered by
 
 Promise: every call is timed, but of an owner with more than `OFTEN` calls a second one in 16, which
 stands for the others. It never raises, and knows no reactor: the time is handed in, in seconds of
-`time.monotonic`.
+`time.monotonic`. Short calls at hooks are charged to the clients they are made for, as work of
+their turn, and are no part of the plugin's share: one that sends much would lock others out of it.
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ class Budget:
         "longest",
         "mask",
         "name",
+        "passed_on",
         "per_call",
         "per_second",
         "policy",
@@ -128,6 +130,8 @@ class Budget:
         #: A call is timed if its number has none of these bits.
         self.mask: int = 0
         self.time: float = 0.0
+        #: Of these seconds, those that clients were charged with: no part of the plugin's share.
+        self.passed_on: float = 0.0
         #: Seconds of the longest call that overstayed or failed; 0 if none did.
         self.longest: float = 0.0
         #: All errors ever, by kind, and those that count towards quarantine.
@@ -201,12 +205,13 @@ class Budget:
         passed = now - self._second
         if passed < 1.0:
             return 0.0
-        used = self.time - self._second_time
+        own = self.time - self.passed_on
+        used = own - self._second_time
         share = used / passed if self._second else 0.0
         self._second = now
         self.mask = 15 if self.calls - self._second_calls > OFTEN * passed else 0
         self._second_calls = self.calls
-        self._second_time = self.time
+        self._second_time = own
         return share if share > self.per_second else 0.0
 
     def readmit(self) -> None:

@@ -226,7 +226,7 @@ class Hooks(Account):
                 watch.inner = inner + passed
                 if taken > TICK:
                     taken = watch.spent(start, taken)
-                budget.time += taken * (budget.mask + 1)
+                self.spent(budget, taken)
             ended, acc = self._answered(point, entry, acc, result, error, taken, sys._getframe())
             if ended:
                 return STOP, acc

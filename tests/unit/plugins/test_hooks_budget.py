@@ -265,6 +265,54 @@ def test_a_share_within_the_limit_is_none(time: Time) -> None:
     assert owner.faults == {}
 
 
+class Turn:
+    """Whose work it is."""
+
+    work = 0
+
+
+def test_what_a_hook_takes_is_work_of_the_client_in_turn(time: Time) -> None:
+    hooks, turn = Hooks(), Turn()
+    hooks.turn = turn
+
+    def thorough(acc: object) -> None:
+        time.now += 0.002
+
+    hooks.hook(POINT, thorough)
+    hooks.run_hooks(POINT, ())
+    assert turn.work == pytest.approx(2000, abs=1)  # microseconds
+
+
+def test_a_call_in_sixteen_stands_for_the_others_in_the_work_of_a_turn_too(time: Time) -> None:
+    hooks, owner, turn = Hooks(), Budget("busy"), Turn()
+    hooks.turn = turn
+
+    def brief(acc: object) -> None:
+        time.now += 0.0001
+
+    hooks.hook(POINT, brief, owner=owner)
+    owner.mask = 15
+    for _ in range(160):
+        hooks.ask_publish(None)
+    assert turn.work == pytest.approx(16_000, abs=20)
+
+
+def test_many_short_calls_are_the_matter_of_who_has_them_made(time: Time) -> None:
+    hooks, owner = Hooks(), Budget("popular", per_second=0.5)
+
+    def brief(acc: object) -> None:
+        time.now += 0.0005
+
+    hooks.hook(POINT, brief, owner=owner)
+    for _ in range(20):
+        for _ in range(1900):
+            hooks.run_hooks(POINT, ())
+        time.now += 0.1
+        hooks.tick()
+    assert (owner.faults, owner.state) == ({}, ACTIVE)
+    assert owner.time == pytest.approx(19)
+
+
 def test_no_more_deferreds_wait_than_the_queue_takes() -> None:
     hooks, owner = Hooks(clock=Clock()), Budget("slow", "deny", queue=2)
     hooks.hook("client.connect", lambda *args: Deferred(), owner=owner)
