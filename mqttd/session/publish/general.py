@@ -42,6 +42,8 @@ _GENERAL: Final = 5
 _PARSED: Final = 4
 #: So few are none.
 _FEW: Final = 4096
+#: A unit of work is so many bytes of a topic that an alias stands for, as a power of two.
+_NAMED: Final = 10
 PUBACK: Final = 0x40
 PUBREC: Final = 0x50
 
@@ -298,7 +300,10 @@ class General(Publisher):
         if aliases is None:
             aliases = Aliases(0, self.router.account)
             self.aliases = aliases
-        return aliases.resolve(alias, raw, self.router.settings.max_topic_alias)
+        topic = aliases.resolve(alias, raw, self.router.settings.max_topic_alias)
+        # Eight bytes stand for up to 64 KiB, which are copied and looked up.
+        self.router.topics.work += len(topic) >> _NAMED
+        return topic
 
     def _count(self, qos: int) -> None:
         metrics = self.router.metrics

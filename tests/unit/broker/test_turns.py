@@ -176,6 +176,24 @@ def test_new_topics_are_work_too() -> None:
     assert node.broker.metrics.routes_built == 3000
 
 
+@pytest.mark.parametrize("denied", [False, True])
+def test_what_an_alias_stands_for_is_work_by_its_length(denied: bool) -> None:
+    node = node_with()
+    sender = node.connect("sender", 5)
+    topic = "x" * 65_000
+    if denied:
+        node.access.denied.add(topic)
+    sender.send(Publish(topic, b"", properties={prop.TOPIC_ALIAS: 1}))
+    metrics = node.broker.metrics
+    before = metrics.packets_received
+    sender.send(*[Publish("", b"", properties={prop.TOPIC_ALIAS: 1})] * 1000)
+    assert not sender.wire.reading
+    assert metrics.packets_received - before <= ALLOWANCE // (65_000 >> 10) + 1
+    node.run_soon()
+    assert sender.wire.reading
+    assert metrics.packets_received - before == 1000
+
+
 def test_a_session_with_many_subscriptions_ends_bit_by_bit_and_takes_nothing_meanwhile() -> None:
     """30 clients with 10,000 filters that ended at once held the loop for 0.6 s."""
     node = node_with()
