@@ -58,6 +58,9 @@ _SHARED_RECEIVERS: Final = 8
 _WALK: Final = 5
 #: Sets of wildcard filters whose receivers are remembered until one of these filters changes.
 _MATCHES: Final = 4096
+#: Bytes that they take, and one takes for each of its filters.
+_MATCHED: Final = 16 << 20
+_MATCH: Final = 40
 
 
 def is_wildcard(topic_filter: str) -> bool:
@@ -92,6 +95,8 @@ class Router(Topics):
         #: What is the same for all topics that match the same wildcard filters and no other: by
         #: the level of the filter, or by the levels.
         self._matches: dict[object, Route] = {}
+        #: Bytes that these take.
+        self._matched: int = 0
         #: The broker's, once there is one.
         self.metrics = Metrics()
         #: Who tells other processes of the filters that are wanted here.
@@ -111,13 +116,17 @@ class Router(Topics):
         if self._alone:
             self._alone = {}
         if self._matches:
-            self._matches = {}
+            self._forget_matches()
 
     def drop_cache(self) -> None:
         """As `Topics.drop_cache`, with the lists that routes share."""
         super().drop_cache()
         self._shared = {}
+        self._forget_matches()
+
+    def _forget_matches(self) -> None:
         self._matches = {}
+        self._matched = 0
 
     # -- subscriptions -------------------------------------------------------------------------
 
@@ -275,7 +284,7 @@ class Router(Topics):
 
     def _wildcard_changed(self, topic_filter: str) -> None:
         if self._matches:
-            self._matches = {}
+            self._forget_matches()
         self.changed(topic_filter, True)
 
     # -- routes --------------------------------------------------------------------------------
@@ -322,8 +331,10 @@ class Router(Topics):
             found: dict[Receiver, int] = {}
             self._collect(known, found, levels, "")
             self._close(known, found)
-            if len(self._matches) >= _MATCHES:
-                self._matches = {}
+            weight = _MATCH * len(levels) + known.heft
+            if len(self._matches) >= _MATCHES or self._matched + weight > _MATCHED:
+                self._forget_matches()
+            self._matched += weight
             self._matches[matched] = known
         self.work += len(levels)
         route.share(known)
@@ -449,7 +460,14 @@ def _without(
     identifiers: dict[Receiver, list[int]] | None, receiver: Receiver, hidden: list[int]
 ) -> list[int]:
     """The identifiers of a receiver's subscriptions but those that are hidden, each once."""
-    left = list(identifiers[receiver]) if identifiers is not None else []
+    gone: dict[int, int] = {}
     for identifier in hidden:
-        left.remove(identifier)
+        gone[identifier] = gone.get(identifier, 0) + 1
+    left: list[int] = []
+    for identifier in identifiers[receiver] if identifiers is not None else []:
+        count = gone.get(identifier, 0)
+        if count:
+            gone[identifier] = count - 1
+        else:
+            left.append(identifier)
     return left

@@ -236,7 +236,7 @@ class Inbound:
                     continue
                 packed >>= OWN_SHIFT
                 if route.owns is not None and receiver in route.owns:
-                    self._hand(receiver, self._own(receiver, packed, route.owns), packet_id)
+                    self._hand(receiver, self._own(receiver, packed, route), packet_id)
                     count += 1
                     continue
             kind = 0 if kinds is None else kinds[i]
@@ -309,11 +309,12 @@ class Inbound:
             number |= 8
         return number
 
-    def _own(self, receiver: Receiver, packed: int, owns: dict[Receiver, list[int]]) -> Delivery:
+    def _own(self, receiver: Receiver, packed: int, route: Route) -> Delivery:
         """The publisher's own copy, where its subscriptions with No Local have identifiers."""
         number = self._number(packed, receiver.v5)
-        named = owns[receiver]
-        shape = self.cut(number & 3, receiver.v5, number & 8 != 0, identifier_block(named))
+        assert route.owns is not None and route.own_blocks is not None
+        named = route.owns[receiver]
+        shape = self.cut(number & 3, receiver.v5, number & 8 != 0, route.own_blocks[receiver])
         if named:
             shape.identifiers = named
         return shape

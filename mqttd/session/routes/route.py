@@ -107,6 +107,9 @@ _SHAPES: Final = 16 << 20
 _OUTPUT: Final = 8 << 20
 #: Bytes of output that packets which are handed on together may make.
 _TOGETHER: Final = 32 << 20
+#: Bytes that the identifiers for a receiver take, and each of them: number, place, property.
+_NAMED: Final = 180
+_NUMBER: Final = 48
 
 #: Shared by the routes that lead nowhere.
 _NOBODY: Final[list[Receiver]] = []
@@ -172,6 +175,7 @@ class Route:
         "epoch",
         "gear",
         "groups",
+        "heft",
         "identifiers",
         "key",
         "kinds",
@@ -184,6 +188,7 @@ class Route:
         "mark5",
         "mark6",
         "options",
+        "own_blocks",
         "owns",
         "place",
         "right",
@@ -227,7 +232,10 @@ class Route:
         self.kinds: list[int] | None = None
         #: Identifiers that a session's own messages carry, where No Local makes them fewer.
         self.owns: dict[Receiver, list[int]] | None = None
+        self.own_blocks: dict[Receiver, bytes] | None = None
         self.blocks: list[bytes] | None = None
+        #: Bytes that identifiers take, those shared with other routes among them.
+        self.heft: int = 0
         self.groups: list[Target] | None = None
         #: The shared group that is the only one to get these messages.
         self.lone: Target | None = None
@@ -264,8 +272,10 @@ class Route:
         self.options = _NOTHING
         self.identifiers = None
         self.owns = None
+        self.own_blocks = None
         self.kinds = None
         self.blocks = None
+        self.heft = 0
         self.groups = None
         self.lone = None
 
@@ -291,7 +301,9 @@ class Route:
             self.identifiers = other.identifiers
             self.kinds = other.kinds
             self.owns = other.owns
+            self.own_blocks = other.own_blocks
             self.blocks = other.blocks
+            self.heft = other.heft
             self.groups = other.groups
             self.lone = other.lone
 
@@ -335,6 +347,11 @@ class Route:
                 kinds.append(number)
             self.kinds = kinds
             self.blocks = blocks
+            owns = self.owns
+            if owns is not None:
+                self.own_blocks = {each: identifier_block(owns[each]) for each in owns}
+                self.heft = _heft(owns)
+            self.heft += _heft(identifiers)
         if self._differs():
             self.gear |= SPREAD
         if len(self.sessions) + (0 if groups is None else 2 * len(groups)) > STEP:
@@ -367,6 +384,14 @@ class Beyond(Route):
         super().__init__(topic)
         #: The limit, for the log.
         self.why = why
+
+
+def _heft(identifiers: dict[Receiver, list[int]]) -> int:
+    """Bytes of the identifiers for some receivers, and of the properties that say so."""
+    heft: int = 0
+    for numbers in identifiers.values():
+        heft += _NAMED + _NUMBER * len(numbers)
+    return heft
 
 
 def identifier_block(identifiers: list[int] | None) -> bytes:

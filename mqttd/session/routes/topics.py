@@ -32,6 +32,8 @@ __all__ = ["Topics"]
 _ENTRY: Final = 500
 #: Bytes per receiver in the lists of a route.
 _RECEIVER: Final = 18
+#: More than a cache may have: what a route is counted with has 32 bits.
+_HEAVIEST: Final = 1 << 30
 #: Bytes put into outputs that are a unit of work, as a power of two: a thousand receivers have 40
 #: messages of 1 KiB a turn.
 _POURED: Final = 13
@@ -173,8 +175,8 @@ class Topics:
 
     def _weigh(self, route: Route) -> None:
         weight = _ENTRY + 2 * len(route.key) + _RECEIVER * len(route.sessions)
-        if route.identifiers is not None:
-            weight += 180 * len(route.identifiers)
+        if route.heft:
+            weight += min(route.heft, _HEAVIEST)
         before: int = route.weight
         self.bytes += weight - before
         route.weight = weight

@@ -374,3 +374,51 @@ def test_issue_12_what_a_member_leaves_is_not_copied(version: int, properties: P
     if version == 5:
         assert all(now.wire is was for now, was in zip(kept, held, strict=True))
     audit(node.broker, [sender.channel])
+
+
+def test_the_identifiers_of_a_route_are_weighed_and_put_together_once() -> None:
+    node = node_with()
+    client = node.connect("mirror", 5)
+    filters = [
+        "/".join("+" if number >> at & 1 else "a" for at in range(8)) for number in range(256)
+    ]
+    for number, each in enumerate(filters):
+        # No Local: the client's own messages carry but the identifiers of every second one.
+        asked = Subscription(each, 0, no_local=number % 2 == 0)
+        more: Properties = {prop.SUBSCRIPTION_IDENTIFIER: [1000 + number]}
+        client.send(Subscribe(1, [asked], more))
+    node.run_soon()
+    client.take()
+    router = node.broker.router
+    topic = "/".join("a" * 8)
+    before = router.bytes
+    route = router.of(topic)
+    assert router.bytes - before > 48 * (256 + 128)
+    again = router.of("/".join("a" * 8))
+    assert again.own_blocks is route.own_blocks is not None
+    other = node.connect("other", 5)
+    for publisher, numbers in ((other, range(256)), (client, range(1, 256, 2))):
+        publisher.send(Publish(topic, b""))
+        node.run_soon()
+        (got,) = client.published()
+        assert got.properties is not None
+        named = got.properties[prop.SUBSCRIPTION_IDENTIFIER]
+        assert isinstance(named, list) and sorted(named) == [1000 + number for number in numbers]
+
+
+def test_what_topics_with_the_same_filters_share_is_bounded_by_its_bytes() -> None:
+    node = node_with()
+    client = node.connect("mirror", 5)
+    for at in range(0, 8192, 512):
+        some = [
+            "/".join("+" if n >> k & 1 else "a" for k in range(13)) for n in range(at, at + 512)
+        ]
+        more: Properties = {prop.SUBSCRIPTION_IDENTIFIER: [1000 + at]}
+        client.send(Subscribe(1, [Subscription(each, 0) for each in some], more))
+        node.run_soon()
+    client.take()
+    router = node.broker.router
+    for number in range(200):
+        router.of("/".join("b" if number >> k & 1 else "a" for k in range(13)))
+    held = sum(route.heft for route in router._matches.values())
+    assert 0 < held <= 16 << 20
