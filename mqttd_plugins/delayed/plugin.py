@@ -2,7 +2,7 @@
 
     $delayed/60/lamp/off --> waits --60 s--> lamp/off, with its publisher, id and expiry
 
-    handle.store  "due in ms, order" -> message     heap of these keys, one timer for the first
+    handle.store  "due in ms, order, user" -> message   heap of these keys, one timer for the first
 
 The right to publish to ``$delayed/60/lamp/off`` is the right to publish to ``lamp/off``: the rules
 are asked for that when the message comes, and again when it is due, since a right may have been
@@ -14,15 +14,19 @@ Messages that wait are in the plugin's store: they survive unload and reload, an
 ``store.kind = "sqlite"`` the broker, whose acknowledgement says so. What was due while the broker
 was down is published when it is there again.
 
-Promise: at most `max_messages` and `max_bytes` wait, none longer than `max_delay`; a message that
-does not fit is refused (0x97) and counted. Messages of the same millisecond come out in the order
-they came. One that is being published when the broker is killed may be published again.
+Promise: at most `max_messages` and `max_bytes` wait, of one user no more than its part of them,
+none longer than `max_delay`; a message that does not fit is refused (0x97) and counted. Messages of
+the same millisecond come out in the order they came. One that is being published when the broker is
+killed may be published again.
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import lru_cache
+from hashlib import blake2b
 from heapq import heappop, heappush
+from time import monotonic
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -50,6 +54,8 @@ PREFIX: Final = "$delayed/"
 LONGEST: Final = 4_294_967
 #: Messages that are published before clients have their turn.
 BATCH: Final = 32
+#: Seconds after which they have it in any case: a message may have many receivers.
+_TURN: Final = 0.004
 #: How `Kept` begins with MessagePack.
 _ARRAY: Final = b"\x95"
 
@@ -61,8 +67,21 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_messages: Annotated[int, Meta(ge=1)] = 100_000
     #: What they may weigh together, in bytes: topics, payloads, properties, about 300 for each.
     max_bytes: Annotated[int, Meta(ge=1024)] = 64 << 20
+    #: Of these, those of one user; clients without a user name are one. 0: no limit.
+    max_per_user: Annotated[int, Meta(ge=0)] = 50_000
+    max_bytes_per_user: Annotated[int, Meta(ge=0)] = 32 << 20
     #: The longest delay in seconds.
     max_delay: Annotated[int, Meta(ge=1, le=LONGEST)] = LONGEST
+
+
+class _Part:
+    """What waits of one user."""
+
+    __slots__ = ("bytes", "messages")
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.bytes = 0
 
 
 class Kept(Struct, frozen=True, array_like=True):
@@ -110,7 +129,11 @@ class Delayed:
         self._store = handle.store
         #: Keys of the store, the next one first.
         self._heap = self._store.keys()  # a sorted list is a heap
-        self._order = max((int(key[14:]) for key in self._heap), default=0)
+        self._order = max((int(key[14:26]) for key in self._heap), default=0)
+        #: User, as keys name it -> its part; earlier versions named nobody.
+        self._parts: dict[str, _Part] = {}
+        for key in self._heap:
+            self._charge(key[27:], 1, len(self._store.get(key) or b""))
         self._timer: Any = None
         self._ready = False
         # After what rewrites and checks messages, before what only looks at them.
@@ -177,19 +200,42 @@ class Delayed:
             return self._refuse(message, "too many wait")
         due = round((self.handle.clock.seconds() + seconds) * 1000)
         self._order += 1
-        key = f"{due:013d}-{self._order:012d}"
+        user = _user_of(message.username)
+        key = f"{due:013d}-{self._order:012d}-{user}"
         data = msgspec.msgpack.encode(self._kept(message))
         if self._store.used + len(data) > config.max_bytes:
             return self._refuse(message, "too many wait")
+        if not self._may_wait(user, len(data)):
+            return self._refuse(message, "too many of this user wait")
         try:
             self._store.put(key, data)
         except StoreFull as error:
             return self._refuse(message, str(error))
         heappush(self._heap, key)
+        self._charge(user, 1, len(data))
         if self._heap[0] is key and self._ready:
             self._wind()
         self.handle.holds(message, f"until {datetime.fromtimestamp(due // 1000, UTC):%F %T} UTC")
         return STOP(None)
+
+    def _may_wait(self, user: str, size: int) -> bool:
+        part = self._parts.get(user)
+        if part is None:
+            return True
+        config = self.config
+        if config.max_per_user and part.messages >= config.max_per_user:
+            return False
+        return not config.max_bytes_per_user or part.bytes + size <= config.max_bytes_per_user
+
+    def _charge(self, user: str, messages: int, size: int) -> None:
+        """So many of this user wait more (or fewer), with so many bytes."""
+        part = self._parts.get(user)
+        if part is None:
+            part = self._parts[user] = _Part()
+        part.messages += messages
+        part.bytes += size
+        if not part.messages:
+            del self._parts[user]
 
     def _kept(self, message: Any) -> Kept:
         data = self.handle.dump_message(message)
@@ -227,14 +273,21 @@ class Delayed:
         return left
 
     def _due(self) -> None:
-        for _ in range(BATCH):
-            if not self._heap or self._left() > 1e-3:
-                break
-            key = heappop(self._heap)
-            data = self._store.get(key)
-            if data is not None:
-                self._publish(key, data)
-        self._wind()
+        until = monotonic() + _TURN
+        try:
+            for _ in range(BATCH):
+                if not self._heap or self._left() > 1e-3:
+                    break
+                key = heappop(self._heap)
+                data = self._store.get(key)
+                self._charge(key[27:], -1, -len(data or b""))
+                if data is not None:
+                    self._publish(key, data)
+                if monotonic() >= until:
+                    break
+        finally:
+            # Broken off, because the broker was long about one: the others come all the same.
+            self._wind()
 
     def _publish(self, key: str, data: bytes) -> None:
         try:
@@ -250,8 +303,9 @@ class Delayed:
                     self._lose(message, code)
                 else:
                     self.published += 1
-        # In the turn it is published in: both are kept, or neither.
-        self._store.delete(key)
+        finally:
+            # In the turn it is published in: both are kept, or neither.
+            self._store.delete(key)
 
     def _lose(self, message: Any, code: int) -> None:
         """A hook or the store of retained messages refuses it, and nobody sends it again."""
@@ -300,6 +354,13 @@ class Delayed:
                 count=self.revoked,
             )
         return False
+
+
+@lru_cache(maxsize=1024)
+def _user_of(username: str | None) -> str:
+    """A user as a part of keys: a name may be long."""
+    name = "" if username is None else username
+    return blake2b(name.encode("utf-8", "surrogatepass"), digest_size=6).hexdigest()
 
 
 def _is_by(client: ClientInfo, message: Any) -> bool:

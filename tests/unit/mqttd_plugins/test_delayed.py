@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import Will
+from mqttd.plugins.calls.watchdog import PluginTimeout
 from mqttd.session.ground.message import Message
 from mqttd.testing import HookRecorder, MemoryBroker, PluginConformance
 from mqttd_plugins.delayed import delayed
@@ -111,6 +114,52 @@ def test_bounds_hold_and_refusals_are_counted(node: MemoryBroker) -> None:
     node.advance(2)
     alice.publish("$delayed/1/t", b"x")
     assert loaded.metrics()["waiting"] == 1
+
+
+def test_one_user_takes_no_more_than_its_part(node: MemoryBroker) -> None:
+    loaded = node.load(delayed, {"max_messages": 10, "max_per_user": 3})
+    alice = node.connect("alice", username="alice")
+    answers = [alice.publish("$delayed/5/t", b"x", 1) for _ in range(5)]
+    assert [answer == 0x97 for answer in answers] == [False, False, False, True, True]
+    bob = node.connect("bob", username="bob")
+    assert bob.publish("$delayed/5/t", b"x", 1) < 0x80
+    loaded.unload()
+    loaded = node.load(delayed, {"max_messages": 10, "max_per_user": 3})
+    assert alice.publish("$delayed/5/t", b"x", 1) == 0x97
+    node.advance(6)
+    assert loaded.metrics()["waiting"] == 0
+    assert alice.publish("$delayed/5/t", b"x", 1) < 0x80
+    node.advance(6)
+    loaded.unload()
+    bytes_too = node.load(delayed, {"max_bytes_per_user": 1000})
+    assert alice.publish("$delayed/5/t", bytes(600), 1) < 0x80
+    assert alice.publish("$delayed/5/t", bytes(600), 1) == 0x97
+    assert bob.publish("$delayed/5/t", bytes(600), 1) < 0x80
+    assert bytes_too.metrics()["waiting"] == 2
+
+
+def test_a_message_that_is_broken_off_keeps_no_other_from_coming(
+    node: MemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The timer was not set again, and the message came once more with the next start."""
+    loaded = node.load(delayed)
+    alice = node.connect("alice")
+    for name in ("long", "short"):
+        alice.publish(f"$delayed/1/{name}", b"x")
+    handle = loaded.plugin.handle
+    whole = type(handle).republish
+
+    def long(self: Any, message: Any) -> int:
+        code = whole(self, message)
+        if message.topic == "long":
+            raise PluginTimeout("kept the reactor for more than 20 ms")
+        return code
+
+    monkeypatch.setattr(type(handle), "republish", long)
+    heard = node.subscribe("#")
+    node.advance(3)
+    assert [message.topic for message in heard] == ["long", "short"]
+    assert loaded.metrics()["waiting_bytes"] == 0
 
 
 def test_what_is_refused_when_it_is_due_is_lost_and_said_to_be(node: MemoryBroker) -> None:
