@@ -11,8 +11,9 @@ The hooks are there only while a trace runs: without one nothing is slower. A tr
 after `minutes`, or when its file has `max_bytes`. Passwords are never written, of payloads the
 first `payload_bytes`.
 
-Promise: the reactor writes no file; at most `max_traces` run, with `max_waiting` lines that wait
-for the disk; lines that do not fit are counted, and the file says how many are missing.
+Promise: the reactor writes no file; at most `max_traces` run, with `max_waiting` lines, and of each
+trace 4 MiB, that wait for the disk; lines that do not fit are counted, and the file says how many
+are missing. Of a topic the first 1,000 characters are written.
 """
 
 from __future__ import annotations
@@ -38,6 +39,10 @@ __all__ = ["Settings", "Trace", "TraceError"]
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 #: Sees what all others have made of a message.
 LAST: Final = -950_000
+#: Characters of a topic that are written: it may have 65,535, and an alias names it in a byte.
+_TOPIC: Final = 1000
+#: Bytes of one trace that may wait for the disk.
+_WAITING: Final = 4 << 20
 #: Seconds between two writes.
 FLUSH: Final = 0.2
 
@@ -80,6 +85,8 @@ class _Running:
         self.count = 0
         self.missing = 0
         self.bytes = 0
+        #: Of these, those that wait.
+        self.waiting = 0
         self.writing: Deferred[Any] | None = None
 
     def wants_client(self, client: ClientInfo | None) -> bool:
@@ -268,16 +275,17 @@ class Trace:
         self._client(client, f"has no session any more: {reason}")
 
     def _authorize(self, client: ClientInfo, action: Action, topic: str, verdict: Any) -> None:
-        text = f"{_who(client)} asks to {action.kind} {topic!r}, QoS {action.qos}"
+        text = f"{_who(client)} asks to {action.kind} {_shown(topic)}, QoS {action.qos}"
         self._topic(client, "", topic, text)
 
     def _subscribed(self, client: ClientInfo, subscription: Any, acc: None) -> None:
         topic = subscription.topic_filter
-        text = f"{_who(client)} subscribed to {topic!r}, QoS {subscription.qos}"
+        text = f"{_who(client)} subscribed to {_shown(topic)}, QoS {subscription.qos}"
         self._topic(client, "", topic, text)
 
     def _unsubscribed(self, client: ClientInfo, topic_filter: str, acc: None) -> None:
-        self._topic(client, "", topic_filter, f"{_who(client)} unsubscribed from {topic_filter!r}")
+        text = f"{_who(client)} unsubscribed from {_shown(topic_filter)}"
+        self._topic(client, "", topic_filter, text)
 
     def _publish(self, message: Any) -> None:
         if message is None:
@@ -309,7 +317,7 @@ class Trace:
         payload = message.payload[: self.config.payload_bytes]
         more = "..." if len(message.payload) > len(payload) else ""
         return (
-            f"{message.id:032x} {message.topic!r}, QoS {message.qos}"
+            f"{message.id:032x} {_shown(message.topic)}, QoS {message.qos}"
             f"{', retain' if message.retain else ''}, {len(message.payload)} bytes:"
             f" {ascii(payload)[1:]}{more}"
         )
@@ -317,7 +325,7 @@ class Trace:
     # -- lines and files -----------------------------------------------------------------------
 
     def _line(self, trace: _Running, text: str) -> None:
-        if len(trace.lines) >= self.config.max_waiting:
+        if len(trace.lines) >= self.config.max_waiting or trace.waiting >= _WAITING:
             trace.missing += 1
             return
         seconds = self.handle.clock.seconds()
@@ -326,6 +334,7 @@ class Trace:
         trace.lines.append(line)
         trace.count += 1
         trace.bytes += len(line)
+        trace.waiting += len(line)
 
     def _flush(self) -> None:
         now = self.handle.clock.seconds()
@@ -342,6 +351,7 @@ class Trace:
         if trace.writing is not None or not trace.lines:
             return trace.writing
         lines, trace.lines = trace.lines, []
+        trace.waiting = 0
         if trace.missing:
             lines.append(f"({trace.missing} lines are missing up to here)\n")
         trace.writing = self.handle.in_thread(_append, trace.path, "".join(lines))
@@ -390,6 +400,10 @@ class Trace:
 
 def _who(client: ClientInfo) -> str:
     return repr(client.client_id)
+
+
+def _shown(topic: str) -> str:
+    return repr(topic) if len(topic) <= _TOPIC else f"{topic[:_TOPIC]!r}... ({len(topic)})"
 
 
 def _wanted(wishes: list[str]) -> dict[str, str]:

@@ -147,6 +147,17 @@ def test_what_waits_for_the_disk_is_bounded(node: MemoryBroker) -> None:
     assert "(191 lines are missing up to here)" in text
 
 
+def test_long_topics_are_cut_and_what_waits_is_bounded_by_bytes_too(node: MemoryBroker) -> None:
+    loaded = node.load(trace, {"payload_bytes": 65_536})
+    loaded.command("start", "t", "topic=#")
+    alice = node.connect("alice")
+    for _ in range(200):
+        alice.publish("x" * 60_000, bytes(60_000))
+    text = "\n".join(lines(node, loaded, "t"))
+    assert "x" * 1000 + "'... (60000)" in text and "x" * 1001 not in text
+    assert len(text) < 5 << 20 and "lines are missing" in text
+
+
 @pytest.mark.parametrize(
     ("argv", "why"),
     [
