@@ -127,7 +127,7 @@ POINTS: Final[dict[str, Point]] = {
         ),
         Point(
             CLIENT_SUBSCRIBE,
-            "a SUBSCRIBE has arrived, before the access check",
+            "a SUBSCRIBE has arrived, before the access check; 200 filters at a time",
             (*_CLIENT, "properties: dict | None"),
             "list[Subscription]",
             "the accumulator is subscribed as it is",
@@ -140,7 +140,7 @@ POINTS: Final[dict[str, Point]] = {
         ),
         Point(
             CLIENT_UNSUBSCRIBE,
-            "an UNSUBSCRIBE has arrived",
+            "an UNSUBSCRIBE has arrived; 200 filters at a time",
             (*_CLIENT, "properties: dict | None"),
             "topic filters: list[str]",
             "the accumulator is unsubscribed as it is",

@@ -24,6 +24,7 @@ from mqttd.codec import properties as prop
 from mqttd.codec import reasons
 from mqttd.codec.packet_types import SUBSCRIBE, UNSUBSCRIBE
 from mqttd.codec.packets import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
+from mqttd.codec.properties import Properties
 from mqttd.codec.reasons import MqttError
 from mqttd.codec.serializer import serialize, varint
 from mqttd.codec.topic import split_shared, validate_topic_filter
@@ -72,18 +73,9 @@ class Subscribing:
         if mount is not None:
             for subscription in subscriptions:
                 subscription.topic_filter = mount.enter_filter(subscription.topic_filter)
-        client = broker.client_of(session)
-        if "client.subscribe" in broker.points:
-            _, changed = broker.hooks.run_hooks(
-                "client.subscribe", (client, packet.properties), subscriptions
-            )
-            # A hook may change filters and QoS, never how many codes the client gets.
-            if changed is subscriptions or self._are_subscriptions(changed, len(subscriptions)):
-                subscriptions = changed
-            else:
-                broker.hooks.unusable("client.subscribe", changed)
         asked = _Subscribe(self, channel, session, packet.packet_id, len(subscriptions))
-        asked.client = client
+        asked.client = broker.client_of(session)
+        asked.properties = packet.properties
         asked.subscriptions = subscriptions
         asked.identifier = identifier
         asked.begin()
@@ -137,7 +129,8 @@ class Subscribing:
                 asked.taken()
         return code
 
-    def _are_subscriptions(self, changed: object, count: int) -> bool:
+    def are_subscriptions(self, changed: object, count: int) -> bool:
+        """Whether a hook has answered with so many subscriptions that can be."""
         if not isinstance(changed, list) or len(changed) != count:
             return False
         for subscription in changed:
@@ -171,7 +164,6 @@ class Subscribing:
 
     def unsubscribe(self, channel: Channel, packet: Unsubscribe) -> None:
         """Serve an UNSUBSCRIBE: always an UNSUBACK (MQTT-3.10.4-4)."""
-        broker = self.broker
         session = channel.session
         assert session is not None
         filters: list[str] = packet.topic_filters
@@ -180,15 +172,8 @@ class Subscribing:
         mount = channel.mount
         if mount is not None:
             filters = [mount.enter_filter(topic_filter) for topic_filter in filters]
-        if "client.unsubscribe" in broker.points:
-            _, changed = broker.hooks.run_hooks(
-                "client.unsubscribe", (broker.client_of(session), packet.properties), filters
-            )
-            if isinstance(changed, list) and len(changed) == len(filters):
-                filters = [str(topic_filter) for topic_filter in changed]
-            else:
-                broker.hooks.unusable("client.unsubscribe", changed)
         asked = _Unsubscribe(self, channel, session, packet.packet_id, len(filters))
+        asked.properties = packet.properties
         asked.filters = filters
         if channel in self.under_way:
             self.behind[channel] = asked
@@ -218,8 +203,16 @@ class _Asked(Job):
         self.packet_type: int = UNSUBSCRIBE
         self.at: int = 0
         self.codes: list[int] = []
+        self.properties: Properties | None = None
         #: The client waits for this.
         self.working: bool = False
+
+    def change(self, end: int) -> None:
+        """Ask hooks about the filters from `at` to `end`: all of a packet are too many for a turn.
+
+        One may change filters and QoS, never how many codes the client gets.
+        """
+        raise NotImplementedError
 
     def one(self) -> None:
         """See to the filter at `at`."""
@@ -289,6 +282,7 @@ class _Asked(Job):
         if end > self.count:
             end = self.count
         self.broker.router.work += _FILTER * (end - self.at)
+        self.change(end)
         while self.at < end:
             self.one()
             self.at += 1
@@ -344,6 +338,22 @@ class _Subscribe(_Asked):
         if self.subscribing.pacer is not None:
             self.subscribing.pacer.charge(self.channel)
         return done
+
+    def change(self, end: int) -> None:
+        """See `_Asked.change`."""
+        broker = self.broker
+        if "client.subscribe" not in broker.points:
+            return
+        some = self.subscriptions[self.at : end]
+        _, changed = broker.hooks.run_hooks(
+            "client.subscribe", (self.client, self.properties), some
+        )
+        count = end - self.at
+        same = changed is some and len(some) == count
+        if same or self.subscribing.are_subscriptions(changed, count):
+            self.subscriptions[self.at : end] = changed
+        else:
+            broker.hooks.unusable("client.subscribe", changed)
 
     def one(self) -> None:
         """The next filter."""
@@ -487,6 +497,19 @@ class _Unsubscribe(_Asked):
     """An UNSUBSCRIBE."""
 
     filters: list[str]
+
+    def change(self, end: int) -> None:
+        """See `_Asked.change`."""
+        broker = self.broker
+        if "client.unsubscribe" not in broker.points:
+            return
+        some = self.filters[self.at : end]
+        client = broker.client_of(self.session)
+        _, changed = broker.hooks.run_hooks("client.unsubscribe", (client, self.properties), some)
+        if isinstance(changed, list) and len(changed) == end - self.at:
+            self.filters[self.at : end] = [str(topic_filter) for topic_filter in changed]
+        else:
+            broker.hooks.unusable("client.unsubscribe", changed)
 
     def one(self) -> None:
         """The next filter."""

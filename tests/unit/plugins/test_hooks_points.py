@@ -317,6 +317,36 @@ def test_client_subscribe_may_change_filters_but_not_their_number() -> None:
     assert made.hooks.errors == {"client.subscribe": 4}
 
 
+def test_long_lists_of_filters_are_asked_about_bit_by_bit() -> None:
+    """All at once were more than a call may take: ten such packets quarantined a plugin."""
+    made = node()
+    asked: dict[str, list[int]] = {"client.subscribe": [], "client.unsubscribe": []}
+
+    def subscribing(client: ClientInfo, properties: Any, acc: Any) -> HookResult:
+        asked["client.subscribe"].append(len(acc))
+        return OK([Subscription(f"new/{each.topic_filter}", each.qos) for each in acc])
+
+    def unsubscribing(client: ClientInfo, properties: Any, acc: Any) -> HookResult:
+        asked["client.unsubscribe"].append(len(acc))
+        return OK([f"new/{each}" for each in acc])
+
+    made.hooks.hook("client.subscribe", subscribing)
+    made.hooks.hook("client.unsubscribe", unsubscribing)
+    alice = connects(made)
+    filters = [f"{number}" for number in range(1001)]
+    alice.send(Subscribe(1, [Subscription(each, 1) for each in filters]))
+    made.run_soon()
+    (suback,) = alice.take()
+    assert isinstance(suback, Suback) and suback.reason_codes == [1] * 1001
+    assert list(alice.session.subscriptions or ()) == [f"new/{each}" for each in filters]
+    alice.send(Unsubscribe(2, filters))
+    made.run_soon()
+    assert not alice.session.subscriptions
+    assert set(asked) == {"client.subscribe", "client.unsubscribe"}
+    for counts in asked.values():
+        assert sum(counts) == 1001 and max(counts) <= 200
+
+
 def test_client_unsubscribe_may_change_the_filters() -> None:
     made = node()
     made.hooks.hook("client.unsubscribe", lambda client, properties, acc: OK(["b/#"]))
