@@ -325,6 +325,7 @@ class General(Publisher):
 
     def _deny(self, packet: Publish, route: Route) -> None:
         router = self.router
+        router.topics.work += _GENERAL
         router.metrics.dropped_denied += 1
         code = reasons.NOT_AUTHORIZED
         if isinstance(route, Beyond):

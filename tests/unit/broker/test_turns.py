@@ -176,6 +176,19 @@ def test_new_topics_are_work_too() -> None:
     assert node.broker.metrics.routes_built == 3000
 
 
+def test_what_is_refused_is_work_too() -> None:
+    node = node_with()
+    node.access.denied.add("not/yours")
+    sender = node.connect("sender")
+    metrics = node.broker.metrics
+    before = metrics.dropped_denied
+    sender.send(*[Publish("not/yours", b"")] * 3 * ALLOWANCE)
+    assert not sender.wire.reading
+    assert metrics.dropped_denied - before <= ALLOWANCE // 5 + 1
+    node.run_soon()
+    assert sender.wire.reading and metrics.dropped_denied - before == 3 * ALLOWANCE
+
+
 @pytest.mark.parametrize("denied", [False, True])
 def test_what_an_alias_stands_for_is_work_by_its_length(denied: bool) -> None:
     node = node_with()
