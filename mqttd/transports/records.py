@@ -30,6 +30,8 @@ _OBJECT: Final = 48 * 1024
 _HEADER: Final = 5
 #: What a record takes beside what is in it.
 _WRAPPED: Final = 30
+#: A unit of a turn's work is so many records, as a power of two.
+_UNIT: Final = 1
 #: Bytes that OpenSSL is given at once, which it cannot be stopped in.
 _SLICE: Final = 2 * _RECORD
 #: Bytes that may come in a row and bring none: a record whose end has not come, and some more.
@@ -116,6 +118,7 @@ class TlsLayer(Layer):
         except (ssl.SSLError, OSError, ValueError) as error:
             self.ended = f"TLS: {_reason(error)}"
         self._take()
+        self.work += len(records) >> _UNIT
         plain = records[0] if len(records) == 1 else b"".join(records)
         empty = self.empty + len(data) - len(plain) - _WRAPPED * len(records)
         self.empty = empty if empty > 0 else 0

@@ -89,3 +89,10 @@ def test_who_sends_data_may_change_keys(client: Client) -> None:
     assert got == large
     assert layer.received(b"".join(client.write(bytes(15_000)) for _ in range(4))) == large
     assert not layer.ended
+
+
+def test_records_are_work_of_their_turn_however_little_they_bring(client: Client) -> None:
+    client.layer.work = 0
+    said = b"".join(client.write(b"x") for _ in range(1000))
+    assert client.layer.received(said) == b"x" * 1000
+    assert 400 < client.layer.work <= 500
