@@ -111,6 +111,18 @@ def test_a_larger_body_ends_the_connection(parts: list[bytes]) -> None:
     assert ended
 
 
+def test_a_body_in_chunks_of_a_byte_is_read_no_further() -> None:
+    """64 KiB of them took 20 ms of one turn, and as much of the next."""
+    door = Door(1 << 20)
+    protocol, transport = door.connect()
+    protocol.dataReceived(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+    protocol.dataReceived(b"1\r\nx\r\n" * 400 + b"7d0\r\n" + b"x" * 2000 + b"\r\n")
+    assert not transport.disconnecting
+    protocol.dataReceived(b"1\r\nx\r\n" * 10_000)
+    assert transport.value().startswith(b"HTTP/1.1 400 ") and transport.disconnecting
+    assert not door.echo.asked
+
+
 @pytest.mark.parametrize(("shown", "status"), [(b"", b"413"), (b"X-Token: y\r\n", b"200")])
 def test_who_shows_nothing_sends_less(shown: bytes, status: bytes) -> None:
     door = Door(1 << 20, known=lambda request: request.getHeader(b"x-token") is not None)
