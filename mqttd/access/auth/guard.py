@@ -64,6 +64,8 @@ _STEPS: Final = (AuthOk, AuthContinue, AuthError)
 #: What happens to a client when a module has failed.
 _REFUSED: Final = "the client is refused"
 _PASSED: Final = "the next module is asked"
+#: Those in the queue that are answered in a turn without being asked about.
+_UNASKED: Final = 50
 #: Seconds that a module may hold the reactor thread before the log says so.
 _BLOCKS: Final = 0.1
 
@@ -164,6 +166,8 @@ class Guard:
         plugin = getattr(module, "plugin", None)
         self._title = name if plugin is None else f"{name} of plugin {plugin}"
         self._serving = False
+        #: those in the queue have their next turn already
+        self._later = False
         #: the module has answered with a Deferred: only then its answers are worth keeping
         self._waits = False
 
@@ -288,13 +292,22 @@ class Guard:
             self._serving = False
 
     def _serve(self) -> None:
+        unasked = 0
         while self._queue and self.running < self.limits.concurrency:
+            if unasked == _UNASKED and self._reactor is not None:
+                # Thousands who came together are too late together.
+                if not self._later:
+                    self._later = True
+                    self._reactor.callLater(0, self._go_on)
+                return
             waiter = self._queue.next()
             now = self._now()
             house = waiter.house
             if not self.breaker.allows(now, house):
+                unasked += 1
                 waiter.answer.callback(self._rejected())
             elif now - waiter.started >= self.limits.deadline:
+                unasked += 1
                 waiter.answer.callback(self._failed(DeadlineError(), house, blame=False))
             else:
                 found = self._call(waiter.call, waiter.key, waiter.takes, house, waiter.started)
@@ -302,6 +315,10 @@ class Guard:
                     found.addCallback(waiter.answer.callback)
                 else:
                     waiter.answer.callback(found)
+
+    def _go_on(self) -> None:
+        self._later = False
+        self._next()
 
     # -- answers
 
