@@ -35,6 +35,7 @@ from mqttd.storage.ledger import Ledger
 from mqttd.storage.place import remove
 from mqttd.storage.recovery import Contents, read
 from mqttd.storage.restore import Restored, restore
+from mqttd.storage.room import Room
 from mqttd.storage.tools import backup, finish, shrink
 from mqttd.storage.wake import Wake, Watcher
 from mqttd.storage.writer import Reading, Writer
@@ -94,8 +95,7 @@ class Store:
         self._low = False
         self._copying = False
         self._unreadable = 0
-        #: Bytes free on its file system, as they were last.
-        self._free = 0
+        self.room = Room(path)
         self._looking = LoopingCall(self._look)
         self._looking.clock = reactor
 
@@ -220,7 +220,8 @@ class Store:
         self._weigh(broker)
         if self.copies is not None:
             self._see_copies(broker, journal, self.copies)
-        if (now := (self._failing, self._full, self._alone)) != self._stuck:
+        full = self._full or self.room.short
+        if (now := (self._failing, full, self._alone)) != self._stuck:
             self._stuck = now
             broker.set_stuck(any(now))
             drawers = broker.drawers
@@ -231,10 +232,13 @@ class Store:
         if journal.moving():
             journal.move()
         while writer.done:
+            group = writer.done.popleft()
+            if self.room.wrote(group.size):
+                writer.between(self._ask)
             if self.copies is None:
-                journal.written(writer.done.popleft())
+                journal.written(group)
             else:
-                self._written.append(writer.done.popleft())
+                self._written.append(group)
         while self._written and self.copies is not None and self.copies.has(self._written[0]):
             journal.written(self._written.popleft())
         if journal.release() or journal.moving():
@@ -260,6 +264,8 @@ class Store:
             return f"{self.path} cannot be written, {self.writer.fault}: {helps}"
         if self._alone and self.copies is not None:
             return f"no NATS server takes copies of {self.path}: {self.copies.fault}"
+        if self.room.short:
+            return self.room.why()
         return (
             f"{self.path} has {self.ledger.bytes} bytes, store.max_bytes are {self.max_bytes}:"
             " let that be more, or end sessions that have much waiting"
@@ -283,17 +289,18 @@ class Store:
         """Raise an alarm if it has become too large, or the disk too small, or clear it."""
         most, size = self.max_bytes, self.ledger.bytes
         full = most > 0 and (size > most or (self._full and size > most - most // 10))
-        if full != self._full:
+        if self.room.judge() or full != self._full:
             self._full = full
+            full = full or self.room.short
             self.log("store full" if full else "store has room", {"path": self.path, "bytes": size})
             text = f"{self.path} has {size} bytes, store.max_bytes are {most}"
-            self._tell(broker, "store_full", full, text)
-        low = 0 < self._free < self.min_free
+            self._tell(broker, "store_full", full, self.room.why() if self.room.short else text)
+        low = 0 < self.room.free < self.min_free
         if low != self._low:
             self._low = low
-            fields: dict[str, object] = {"path": self.path, "bytes": self._free}
+            fields: dict[str, object] = {"path": self.path, "bytes": self.room.free}
             self.log("disk low" if low else "disk has room", fields)
-            self._tell(broker, "disk_low", low, f"{self._free} bytes are free for {self.path}")
+            self._tell(broker, "disk_low", low, f"{self.room.free} bytes are free for {self.path}")
 
     def _tell(self, broker: Broker, alarm: str, on: bool, text: str) -> None:
         if on:
@@ -305,8 +312,7 @@ class Store:
         """Have the writer ask how much room there is; see whether the clock was set."""
         if self.writer is not None:
             self._see_clock()
-            if self.min_free:
-                self.writer.between(self._ask)
+            self.writer.between(self._ask)
 
     def _see_clock(self) -> None:
         """Where the clock of the day was set, sessions went as long ago as before.
@@ -323,8 +329,7 @@ class Store:
         self.journal.begin()
 
     def _ask(self, base: object) -> None:
-        found = os.statvfs(os.path.dirname(self.path) or ".")
-        self._free = found.f_bavail * found.f_frsize
+        self.room.look(base)
         self._wake.wake()
 
     def stop(self) -> None:
@@ -357,7 +362,7 @@ class Store:
             "groups_written": journal.groups if journal is not None else 0,
             "records_moved": ledger.moved,
             "max_bytes": self.max_bytes,
-            "free_bytes": self._free,
+            "free_bytes": self.room.free,
             "failing": self._failing,
             "full": self._full,
         }
