@@ -260,8 +260,11 @@ class IPluginHandle(IHooks):
         delivered: bool = True,
         acked: bool = True,
         topic_filter: str | Sequence[str] | None = None,
+        dropped: bool = False,
     ) -> None:
         """Have deliveries noted, acknowledgements of them, or both, without what a hook costs.
+
+        With `dropped`, what one receiver misses too, as ``delivery.dropped`` hears of it.
 
         :param notes: a `mqttd.session.publish.notes.Notes`, which must not raise; takes the place
         of what

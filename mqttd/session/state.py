@@ -63,10 +63,10 @@ class Keeper(Turn):
         self.tap_acked: bool = False
         self.tap_completed: bool = False
         self.tap_dropped: bool = False
+        self.tap_missed: bool = False
         #: Some messages are followed on their way: those that deliveries remember are told.
         self.tap_followed: bool = False
-        #: What a queue loses, slow readers miss and nobody hears is told, as far as there is room
-        #: for it in this second.
+        #: What a queue loses, slow readers miss, nobody hears is told while this second has room.
         self.tap_lost: bool = False
         self.tap_slow: bool = False
         self.tap_unheard: bool = False

@@ -2,7 +2,7 @@
 
     hook point --> chosen? (event, topic, client, sample) --> one tuple --> Columns
     a message that is routed, as bytes ------------------------------------> Columns
-    a delivery, an acknowledgement ----------------------------------------> Columns
+    a delivery, an acknowledgement, what a receiver misses ----------------> Columns
 
 Promise: an event of a hook costs about a microsecond here, one that is not chosen a look-up.
 Nothing waits. Only points whose events are chosen are hooked; what every message has is none of
@@ -32,7 +32,9 @@ __all__ = ["Exporter", "chosen_events"]
 LAST: Final = -1_000_000
 
 #: Events that the broker hands to `Columns`.
-NOTED: Final = frozenset(("message.publish", "message.delivered", "message.acked"))
+NOTED: Final = frozenset(
+    ("message.publish", "message.delivered", "message.acked", "delivery.dropped")
+)
 
 #: Answers about topics and clients that are remembered.
 MOST_ANSWERS: Final = 50_000
@@ -85,7 +87,6 @@ class Exporter:
             "session.subscribed": self.session_subscribed,
             "session.unsubscribed": self.session_unsubscribed,
             "message.dropped": self.message_dropped,
-            "delivery.dropped": self.delivery_dropped,
         }
         points: dict[str, tuple[str, Callable[..., HookResult | None]]] = {
             "client.authenticate": ("client.connack", self.client_connack),
@@ -252,18 +253,6 @@ class Exporter:
             message,
             message.client_id,
             message.username,
-            time.time_ns() // 1000,
-            "",
-            reason,
-        )
-
-    def delivery_dropped(self, client: ClientInfo, reason: str, message: Any) -> None:
-        """One receiver misses a message; the others have it."""
-        self.message_event(
-            CODES["delivery.dropped"],
-            message,
-            client.client_id,
-            client.username,
             time.time_ns() // 1000,
             "",
             reason,

@@ -205,8 +205,9 @@ class SparkPlugin:
             self._careful = overflow == "block"
             handle.keep_messages(log.columns, self._topics())
         told = [f"message.{name}" in exporter.events for name in ("delivered", "acked")]
-        if any(told):
-            handle.keep_deliveries(log.columns, *told, self._topics())
+        dropped = "delivery.dropped" in exporter.events
+        if dropped or any(told):
+            handle.keep_deliveries(log.columns, *told, self._topics(), dropped)
         if config.acked_means_logged:
             handle.hold_acknowledgements(self._hold, required=True)
         handle.add_command("package", self._package, "Makes the zip for spark-submit --py-files.")

@@ -24,7 +24,7 @@ from mqttd.session.ground.runs import Run, Trace, joined
 from mqttd.session.publish.notes import Notes
 from mqttd.session.state import State
 
-__all__ = ["Deliveries", "Keeping"]
+__all__ = ["Deliveries", "Keeping", "run_of"]
 
 #: Entries in the traces of a turn; with one more all are told. A topic counts as one for so many
 #: bytes: by Topic Alias a client names a long one with few.
@@ -54,6 +54,12 @@ class Keeping:
         if runs:
             self.notes.note_deliveries(acked, at, session.client_id, session.username, runs)
 
+    def tell_missed(self, at: int, session: State, run: Run, reason: str) -> None:
+        """Tell it of a message that a session misses, if it is on its topics."""
+        topics = self.topics
+        if topics is None or topics.match(run.topic.decode()):
+            self.notes.note_dropped(at, session.client_id, session.username, run, reason)
+
 
 class Deliveries(Ending):
     """Collects the traces of a turn.
@@ -61,12 +67,13 @@ class Deliveries(Ending):
     turn: at whose ends they are told; clock: gives microseconds since 1970.
     """
 
-    __slots__ = ("_clock", "_count", "_sessions", "_turn", "acking", "delivering")
+    __slots__ = ("_clock", "_count", "_sessions", "_turn", "acking", "delivering", "missing")
 
     def __init__(self, turn: Turn, clock: Callable[[], int]) -> None:
-        #: Who is noted deliveries, and who acknowledgements.
+        #: Who is noted deliveries, who acknowledgements, and who what a receiver misses.
         self.delivering: list[Keeping] = []
         self.acking: list[Keeping] = []
+        self.missing: list[Keeping] = []
         self._turn = turn
         self._clock = clock
         #: Those with a trace, and the entries in them.
@@ -76,12 +83,7 @@ class Deliveries(Ending):
     def whole(self, acked: bool, session: State, message: Message) -> None:
         """A message that is remembered as a whole was sent or acknowledged."""
         if self.acking if acked else self.delivering:
-            first = message.qos << 1 | (1 if message.retain else 0)
-            number = message.id
-            size = len(message.payload)
-            topic = message.topic.encode("utf-8", "replace")
-            run = Run(number >> 64, number & _HALF, topic, first, size)
-            self.add(acked, session, run)
+            self.add(acked, session, run_of(message))
 
     def add(self, acked: bool, session: State, run: Run) -> None:
         """These messages were sent or acknowledged."""
@@ -99,6 +101,13 @@ class Deliveries(Ending):
         self._count += 1 + (len(run.topic) >> _TOPIC_SHIFT)
         if self._count > _MOST:
             self.end_turn()
+
+    def missed(self, session: State, run: Run, reason: str) -> None:
+        """A session misses this message. That is rare, and told without waiting for the turn."""
+        if self.missing:
+            at = self._clock()
+            for keeping in self.missing:
+                keeping.tell_missed(at, session, run, reason)
 
     def end_turn(self) -> None:
         """See `Ending`: tell of all."""
@@ -127,3 +136,10 @@ class Deliveries(Ending):
                     runs = joined(before)
                 for keeping in self.acking:
                     keeping.tell(True, at, session, runs)
+
+
+def run_of(message: Message) -> Run:
+    """What is kept of a message that is remembered as a whole."""
+    first = message.qos << 1 | (1 if message.retain else 0)
+    topic = message.topic.encode("utf-8", "replace")
+    return Run(message.id >> 64, message.id & _HALF, topic, first, len(message.payload))

@@ -15,7 +15,7 @@ from typing import Final
 from mqttd.broker.ground.ground import Given
 from mqttd.broker.ground.reports import Reports
 from mqttd.broker.ground.seams import HookChains, Trail
-from mqttd.broker.hooks.deliveries import Deliveries, Keeping
+from mqttd.broker.hooks.deliveries import Deliveries, Keeping, run_of
 from mqttd.broker.hooks.points import POINTS
 from mqttd.codec import reasons
 from mqttd.codec.packets import Publish
@@ -53,11 +53,12 @@ class Taps(Reports):
         self.trail: Trail | None = None
         #: QoS 2 deliveries between PUBREC and PUBCOMP, while delivery.completed is listened to.
         self.completing: dict[str, dict[int, Message]] = {}
-        #: Deliveries and acknowledgements that somebody keeps.
+        #: Deliveries, acknowledgements and losses that somebody keeps.
         self.deliveries = Deliveries(self, given.clock)
-        #: Hooks hear of a delivery, or of an acknowledgement.
+        #: Hooks hear of a delivery, of an acknowledgement, or of what one receiver misses.
         self.hooked_delivered: bool = False
         self.hooked_acked: bool = False
+        self.hooked_missed: bool = False
         #: The topics about which client.authorize is asked; None: about all.
         self.asked_topics: list[str] | None = []
         #: The hook points somebody listens to.
@@ -78,7 +79,9 @@ class Taps(Reports):
         self.hooked_acked = self.tap_completed or not self.points.isdisjoint(_ACKNOWLEDGED)
         self.tap_delivered = self.hooked_delivered or bool(kept.delivering)
         self.tap_acked = self.hooked_acked or bool(kept.acking)
-        self.tap_dropped = "delivery.dropped" in self.points or "message.dropped" in self.points
+        self.hooked_missed = "delivery.dropped" in self.points
+        self.tap_missed = self.hooked_missed or bool(kept.missing)
+        self.tap_dropped = self.tap_missed or "message.dropped" in self.points
         self.fast = self.settings.fast_path and not self.settings.upgrade_qos
         gears = self.router.gears
         changed = gears.ask("message.publish", HOOKED, self._wanted("message.publish"))
@@ -88,7 +91,9 @@ class Taps(Reports):
         #: Somebody wants to hear of every delivery, so also of those that remember no message.
         self.tell_all = any(
             point in self.points and self.hooks.topic_filters(point) is None for point in _TOLD
-        ) or any(keeping.topics is None for keeping in (*kept.delivering, *kept.acking))
+        ) or any(
+            keeping.topics is None for keeping in (*kept.delivering, *kept.acking, *kept.missing)
+        )
         if changed:
             self.router.all_changed()
 
@@ -97,9 +102,14 @@ class Taps(Reports):
         return self.hooks.topic_filters(point) if point in self.points else []
 
     def add_deliveries(
-        self, notes: Notes, delivered: bool, acked: bool, topic_filters: list[str] | None = None
+        self,
+        notes: Notes,
+        delivered: bool,
+        acked: bool,
+        topic_filters: list[str] | None = None,
+        dropped: bool = False,
     ) -> object:
-        """Have `notes` told of deliveries, acknowledgements or both, of messages on these topics.
+        """Have `notes` told of deliveries, acknowledgements, what is dropped, on these topics.
 
         None: on all. Returns what `remove_deliveries` takes.
         """
@@ -108,6 +118,8 @@ class Taps(Reports):
             self.deliveries.delivering.append(keeping)
         if acked:
             self.deliveries.acking.append(keeping)
+        if dropped:
+            self.deliveries.missing.append(keeping)
         if self.router.gears.ask(keeping.name, RECORDED, topic_filters):
             self.router.all_changed()
         self.hooks_changed("", False)
@@ -117,7 +129,8 @@ class Taps(Reports):
         """Tell one who keeps deliveries no more."""
         assert isinstance(token, Keeping)
         self.deliveries.end_turn()
-        for kept in (self.deliveries.delivering, self.deliveries.acking):
+        known = self.deliveries
+        for kept in (known.delivering, known.acking, known.missing):
             if token in kept:
                 kept.remove(token)
         if self.router.gears.forget(token.name):
@@ -293,15 +306,26 @@ class Taps(Reports):
             channel.forget_rights()
 
     def dropped(self, session: State, delivery: Delivery, reason: str) -> None:
-        """Hook delivery.dropped."""
+        """Hook delivery.dropped, and who keeps it."""
         if self.trail is not None:
             self.lose(session, delivery, reason, "")
         self.delivery_dropped(session, delivery, reason)
 
     def delivery_dropped(self, session: State, delivery: Delivery, reason: str) -> None:
         """The same without keeping why."""
-        if "delivery.dropped" in self.points and (delivery.message is not None or self.tell_all):
-            message = delivery.get_message(self.next_message_id())
+        if not self.tap_missed:
+            return
+        run = delivery.run
+        if run is not None:
+            self.deliveries.missed(session, run, reason)
+            if not self.hooked_missed:
+                return
+        if delivery.message is None and not self.tell_all:
+            return
+        message = delivery.get_message(self.next_message_id())
+        if run is None:
+            self.deliveries.missed(session, run_of(message), reason)
+        if self.hooked_missed:
             self.hooks.run_hooks("delivery.dropped", (self.client_of(session), reason), message)
 
     def unheard(self, message: Message, reason: str) -> None:

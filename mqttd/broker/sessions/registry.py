@@ -299,7 +299,7 @@ class Registry:
         broker.wheel.cancel(session)
         if point == "session.discarded":
             broker.tell(point, session)
-        heard = "delivery.dropped" in broker.points
+        heard = broker.tap_missed
         # What is not told one by one is not read again: the loop would wait for the disk.
         trail = broker.trail
         told = trail is not None and session.held() <= min(_TOLD, trail.left("session_ended"))

@@ -4,6 +4,7 @@
     note(packet or run)    messages as they came, in bytes --+-->  columns  --take-->  packed.pack
     note_message(message)  messages that are whole already --+
     note_deliveries(runs)  what becomes of them -------------+
+    note_dropped(run)      what one receiver misses ---------+
 
 The first event of a batch is told with `started`, a full batch with `full`; both must not raise.
 
@@ -53,6 +54,7 @@ __all__ = ["Columns"]
 _PUBLISH: Final = CODES["message.publish"]
 _DELIVERED: Final = CODES["message.delivered"]
 _ACKED: Final = CODES["message.acked"]
+_DROPPED: Final = CODES["delivery.dropped"]
 #: `Columns.sample` for all of them.
 ALL: Final = 1 << 16
 _NAMED: Final[int] = HAS_SIZE
@@ -359,6 +361,18 @@ class Columns(Notes):
             self._put(made, code, at, client, user)
             rows = made.rows
         self._grow(rows, 0, self._topics_told + len(telling) * names)
+
+    def note_dropped(
+        self, at: int, client_id: str, username: str | None, run: Run, reason: str
+    ) -> None:
+        """See `Notes.note_dropped`."""
+        if _is_own(run.topic) or (self.wants is not None and not self.wants(client_id)):
+            return
+        client = "" if self.hide_client else client_id
+        user = "" if username is None or self.hide_user else username
+        self._one_by_one(_DROPPED, at, client, user, [run], -1)
+        self._reasons[self._sealed + len(self._ids) - 1] = reason
+        self._grow(1, 0, len(run.topic) + len(client) + len(user) + len(reason))
 
     def _chosen(self, runs: list[Run]) -> list[Run]:
         """Those of which is told."""

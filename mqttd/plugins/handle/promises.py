@@ -58,14 +58,16 @@ class Promises(HandleBase):
         delivered: bool = True,
         acked: bool = True,
         topic_filter: Patterns = None,
+        dropped: bool = False,
     ) -> None:
         """See `IPluginHandle.keep_deliveries`."""
         self._check()
         topic_filters = list(valid_topic_filters(topic_filter)) or None
         self._stop_following()
         if notes is not None:
-            broker = self._host.broker
-            self._following = broker.add_deliveries(notes, delivered, acked, topic_filters)
+            self._following = self._host.broker.add_deliveries(
+                notes, delivered, acked, topic_filters, dropped
+            )
 
     def pause_publishers(self, paused: bool) -> None:
         """See `IPluginHandle.pause_publishers`."""

@@ -2,6 +2,7 @@
 
     PUBLISH --> route with the gear NOTED --> note(parts of the packet) --> whoever keeps them
     a delivery, or its acknowledgement -----> note_deliveries ----------->  and has asked for these
+    what one receiver misses ---------------> note_dropped -------------->
 
 A note is one call for one packet or a run of packets, with their places in the bytes received;
 no `Message` is made. What reaches the broker another way (a will, a hook's own message) comes as a
@@ -53,5 +54,14 @@ class Notes:
 
         `at`: the end of the turn in which that was, in µs since 1970. Those who were sent the same
         in this turn are told with one and the same list.
+        """
+        raise NotImplementedError
+
+    def note_dropped(
+        self, at: int, client_id: str, username: str | None, run: Run, reason: str
+    ) -> None:
+        """This client misses a message, of which there are more receivers or none; told at once.
+
+        `at`: when, in µs since 1970; `reason` as of the hook ``delivery.dropped``.
         """
         raise NotImplementedError

@@ -82,12 +82,18 @@ class Recording(Forwarding):
                 if other is None:
                     other = recast(data, pos, p, topic_end, body, stop, size, self.v5)
                 wire = other
-            if channel is None or not wire or len(wire) // run > receiver.max_packet:
+            full = channel is not None and channel.out_bytes + len(wire) > channel.limit
+            if (
+                channel is None
+                or not wire
+                or len(wire) // run > receiver.max_packet
+                or (full and router.tap_missed)  # each that it misses is told
+            ):
                 self._one_by_one(
                     receiver, data, pos, p, topic_end, at, body, stop, size, expiry, name
                 )
                 continue
-            if channel.out_bytes + len(wire) > channel.limit and channel.over(len(wire)):
+            if full and channel.over(len(wire)):
                 router.metrics.dropped_slow_consumer += run
                 receiver.dropped += run
                 if router.tap_slow:

@@ -251,6 +251,80 @@ def test_14_a_run_of_deliveries_is_one_run_of_the_log() -> None:
     assert node.broker.router.of("a/b").gear & (RECORDED | TOLD) == RECORDED
 
 
+def missed(kept: bool, *hooked: str) -> list[tuple[Any, ...]]:
+    """What receivers miss that are away, small, slow or full: kept as runs, or as a hook hears it.
+
+    By client: the number of the publish, its topic, QoS, RETAIN and size, and the reason.
+    """
+    limits = Settings()
+    limits.high_watermark = 4096
+    limits.mqueue_max_length = 2
+    limits.mqueue_store_qos0 = False
+    node = MemoryBroker(limits)
+    columns = Columns(100_000, lambda: None, lambda: None)
+    node.broker.add_notes(columns)
+    found: list[tuple[Any, ...]] = []
+    if kept:
+        node.broker.add_deliveries(columns, False, False, dropped=True)
+    else:
+        node.hook(
+            "delivery.dropped",
+            lambda client, reason, message: found.append(
+                (client.client_id, client.username, message.id, message.topic, message.qos,
+                 message.retain, len(message.payload), reason)
+            ),
+        )  # fmt: skip
+    for point in hooked:
+        node.hook(point, lambda client, message: None)
+    assert node.broker.router.of("a/b").gear & RECORDED == (0 if hooked or not kept else RECORDED)
+    small = {prop.MAXIMUM_PACKET_SIZE: 50}
+    for name, version, qos, more in (
+        ("away", 5, 1, {"properties": {prop.SESSION_EXPIRY_INTERVAL: 60}, "clean_start": False}),
+        ("small", 5, 1, {"properties": small, "username": "u"}),
+        ("slow", 4, 0, {"room": 1000}),
+        ("slow too", 5, 1, {"room": 1000}),
+    ):
+        client = node.connect(name, version, **more)
+        client.acknowledge = False
+        client.subscribe(Subscription("a/#", qos))
+        client.reading = "room" not in more
+        if name == "away":
+            client.drop()
+    alice = node.connect("alice")
+    packets = [Publish("a/b", b"x" * 100, i % 3, i == 4, False, i) for i in range(12)]
+    packets += [Publish("a/b", b"x" * 90)] * 120
+    for at in range(0, len(packets), 12):
+        alice.feed(b"".join(serialize(packet, 5) for packet in packets[at : at + 12]))
+    node.advance(1.0)
+    assert not node.faults
+    events = list(decode_block(pack(columns.take(), 0), "n"))
+    names = [one.message_id for one in events if one.event == "message.publish"]
+    if kept:
+        found = [
+            (one.client_id, one.username, int.from_bytes(one.message_id or b"", "big"), one.topic,
+             one.qos, one.retain, one.payload_size, one.reason)
+            for one in events
+            if one.event == "delivery.dropped"
+        ]  # fmt: skip
+    return sorted(
+        (row[0], row[1] or "", names.index(row[2].to_bytes(16, "big")), *row[3:]) for row in found
+    )
+
+
+def test_what_a_receiver_misses_is_kept_as_runs_and_the_same_as_a_hook_hears() -> None:
+    # Exporting it made every delivery remember its message: ten times the CPU at QoS 0.
+    kept = missed(True)
+    assert {(row[0], row[-1]) for row in kept} == {
+        ("away", "offline_qos0"),
+        ("away", "queue_full"),
+        ("small", "too_large"),
+        ("slow", "slow_consumer"),
+        ("slow too", "slow_consumer"),
+    }
+    assert kept == missed(False)
+    assert kept == missed(True, "message.delivered")
+
+
 def test_14_what_becomes_of_long_topics_is_told_before_much_of_them_is_held() -> None:
     # By Topic Alias a packet of some bytes names a topic of 64 KiB, and each run holds one.
     node = MemoryBroker()
