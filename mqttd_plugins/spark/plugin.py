@@ -198,7 +198,9 @@ class SparkPlugin:
         )
         self._exporter = exporter = Exporter(config, log)
         for point, callback in exporter.callbacks():
-            handle.hook(point, callback, priority=LAST)
+            # On other topics a message that reaches nobody goes its way as bytes.
+            topics = self._topics() if point == "message.dropped" else None
+            handle.hook(point, callback, priority=LAST, topic_filter=topics)
             self._hooked.append((point, callback))
         exporter.choose(log.columns)
         if "message.publish" in exporter.events:
