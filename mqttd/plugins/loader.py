@@ -113,9 +113,10 @@ def discover(directory: str = "") -> Found:
     found = Found()
     with _without_tracebacks():
         declared = list(getPlugins(IMqttdPlugin, mqttd_plugins))
+    # A copy: threads import meanwhile, as that does which reaches an archive.
     where = {
         id(value): name
-        for name, module in sys.modules.items()
+        for name, module in sys.modules.copy().items()
         if name.startswith(f"{_PACKAGE}.") and isinstance(module, ModuleType)
         for value in vars(module).values()
         if IMqttdPlugin.providedBy(value) and not (isinstance(value, type) or name.count(".") > 1)

@@ -6,6 +6,7 @@ import gc
 import sys
 import warnings
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from twisted.internet.defer import Deferred
@@ -13,7 +14,7 @@ from twisted.logger import LogEvent, LogLevel, formatEvent, globalLogPublisher
 
 from mqttd.broker.ground.alarms import Alarms
 from mqttd.plugins.active import Active
-from mqttd.plugins.loader import extra_of
+from mqttd.plugins.loader import discover, extra_of
 from mqttd.plugins.process import PER_CALL, IsolatedPlugin
 from mqttd.plugins.settings import PluginFileWarning, read_settings
 from mqttd.types import Action, ClientInfo, PluginError
@@ -866,3 +867,18 @@ def test_a_file_with_a_secret_that_everybody_may_read_is_warned_about(
         assert warned == [f"{path}: mode 0644 lets everybody read {named}; expected 0600"]
     else:
         assert not warned
+
+
+def test_plugins_are_looked_for_while_a_thread_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Spark's requests failed with 500 while a broker that had started loaded its archive.
+    class Importing:
+        @property
+        def __providedBy__(self) -> object:
+            monkeypatch.setitem(sys.modules, "mqttd_plugins.meanwhile", ModuleType("meanwhile"))
+            raise AttributeError
+
+    module = ModuleType("mqttd_plugins.importing")
+    module.thing = Importing()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "mqttd_plugins.importing", module)
+    discover()
+    assert "mqttd_plugins.meanwhile" in sys.modules
