@@ -172,6 +172,7 @@ class RetainedMessages(Retainer):
         before = None if level is None else level.message
         count = 1
         grown = weight
+        fresh = False
         share: Share | None = None
         if level is not None and isinstance(before, Retained) and before.share is not None:
             share = before.share
@@ -182,7 +183,7 @@ class RetainedMessages(Retainer):
                 grown += before.charged
                 share = self.users.get(user)
         else:
-            grown += self._cost(topic)
+            fresh = True
             share = self.users.get(user)
         if share is not None:
             if count:
@@ -193,12 +194,13 @@ class RetainedMessages(Retainer):
         if self.max_per_user and count > self.max_per_user:
             return QUOTA_EXCEEDED
         most = self.max_bytes_per_user
-        if most and grown > most:
-            return QUOTA_EXCEEDED
-        most_of_all = self.most() if most else 0
-        if most_of_all and grown > most_of_all // 2:
-            return QUOTA_EXCEEDED
-        return SUCCESS
+        if not most:
+            return SUCCESS
+        most_of_all = self.most()
+        if most_of_all:
+            most = min(most, most_of_all // 2)
+        over = self.costs_more(topic, most - grown) if fresh else grown > most
+        return QUOTA_EXCEEDED if over else SUCCESS
 
     def placed(self, level: RetainedLevel, message: object, weight: int, cost: int) -> None:
         """See `Retainer.placed`; its user is charged."""

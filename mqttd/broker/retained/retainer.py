@@ -30,7 +30,7 @@ from heapq import heapify, heappop, heappush
 from sys import intern
 from typing import Final
 
-from mqttd.broker.retained.tree import RetainedLevel, after_dollar, comes_after
+from mqttd.broker.retained.tree import RetainedLevel, after_dollar, comes_after, literal
 from mqttd.codec.reasons import PACKET_TOO_LARGE, QUOTA_EXCEEDED, SUCCESS
 from mqttd.codec.topic import match
 
@@ -46,6 +46,8 @@ _TOPIC: Final = 160
 _LEVEL: Final = 136
 _BESIDE: Final = 100
 _WORD: Final = 160
+#: The most that one level takes, beside the text of its word.
+_ALONE: Final = _LEVEL + _BESIDE + _WORD
 _ALL: Final = 1 << 60
 
 
@@ -160,8 +162,11 @@ class Retainer:
         """
         most = self.most()
         if most:
-            more = weight + self._cost(topic) if level is None else weight - level.size
-            if more > 0 and self.bytes + self.held + more > most:
+            free = most - self.bytes - self.held
+            if level is None:
+                if self.costs_more(topic, free - weight):
+                    return QUOTA_EXCEEDED
+            elif 0 < weight - level.size > free:
                 return QUOTA_EXCEEDED
         if level is None and self.max_messages and len(self.topics) >= self.max_messages:
             return QUOTA_EXCEEDED
@@ -215,6 +220,15 @@ class Retainer:
                 self._clear(level)
                 expired += 1
         return expired
+
+    def costs_more(self, topic: str, most: int) -> bool:
+        """Whether a new topic would take more than `most`.
+
+        The tree is walked only where that decides: what all of its levels would take, were all of
+        them and their words missing, mostly fits.
+        """
+        highest = topic_weight(topic) + (topic.count("/") + 1) * _ALONE + len(topic)
+        return highest > most and self._cost(topic) > most
 
     def _cost(self, topic: str) -> int:
         """What a new topic would take: the levels that are missing, and words not seen so far."""
@@ -358,7 +372,7 @@ class RetainedCursor:
         self.depth: int = 0
         self.done: bool = False
         #: The depth above the level where no wildcard matches `$`.
-        self.first: int = _literal(words) if mounted else 0
+        self.first: int = literal(words) if mounted else 0
         #: Levels that the last `next` has visited.
         self.visited: int = 0
         if not self.rest and "+" not in words:
@@ -483,11 +497,3 @@ class RetainedCursor:
         self.level = None
         level.cursors -= 1
         self.retainer.prune(level)
-
-
-def _literal(words: list[str]) -> int:
-    """How many words stand before the first `+`."""
-    count = 0
-    while count < len(words) and words[count] != "+":
-        count += 1
-    return count

@@ -8,7 +8,7 @@ New levels are put in front of their neighbours, behind every cursor that reads 
 
 from __future__ import annotations
 
-__all__ = ["RetainedLevel", "after_dollar", "comes_after"]
+__all__ = ["RetainedLevel", "after_dollar", "comes_after", "literal"]
 
 
 class RetainedLevel:
@@ -147,3 +147,11 @@ def comes_after(level: RetainedLevel, here: RetainedLevel) -> bool:
         one = one.parent
         other = other.parent
     return one.born < other.born
+
+
+def literal(words: list[str]) -> int:
+    """How many words stand before the first `+`."""
+    count = 0
+    while count < len(words) and words[count] != "+":
+        count += 1
+    return count

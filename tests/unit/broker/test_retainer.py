@@ -193,6 +193,24 @@ def test_each_limit_refuses_and_leaves_the_earlier_message() -> None:
     assert (len(retainer), retainer.bytes) == (2, 9)
 
 
+@given(st.lists(st.tuples(topics, st.integers(0, 400)), max_size=12), st.integers(1, 6000))
+def test_what_is_kept_is_what_fits_to_the_byte(stored: list[tuple[str, int]], most: int) -> None:
+    retainer = Retainer(max_bytes=most)
+    unlimited = Retainer()
+    for topic, size in stored:
+        before = unlimited.get(topic)
+        weighs = unlimited.bytes + unlimited.held
+        unlimited.store(topic, size, size)
+        code = retainer.store(topic, size, size)
+        after = unlimited.bytes + unlimited.held
+        assert (code == QUOTA_EXCEEDED) == (weighs < after > most)
+        if code != SUCCESS:  # both as they were
+            unlimited.delete(topic)
+            if isinstance(before, int):
+                unlimited.store(topic, before, before)
+        assert retainer.bytes + retainer.held == unlimited.bytes + unlimited.held
+
+
 def test_expired_messages_are_not_found_and_then_forgotten() -> None:
     retainer = Retainer()
     retainer.store("a/1", "soon", 1, 10)
