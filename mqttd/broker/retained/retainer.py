@@ -377,6 +377,7 @@ class RetainedCursor:
         self.visited: int = 0
         if not self.rest and "+" not in words:
             self.exact = topic_filter
+            self.done = topic_filter not in retainer.topics
         elif self._may_match():
             self._rest_on(retainer.root)
         else:

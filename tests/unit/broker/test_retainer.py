@@ -193,6 +193,14 @@ def test_each_limit_refuses_and_leaves_the_earlier_message() -> None:
     assert (len(retainer), retainer.bytes) == (2, 9)
 
 
+def test_a_topic_that_has_nothing_is_not_looked_for_again() -> None:
+    retainer = Retainer()
+    retainer.store("a/b", "here", 1)
+    assert retainer.match("a/c").done
+    assert retainer.match("a").done  # a level that only leads to others
+    assert drain(retainer.match("a/b")) == ["here"]
+
+
 @given(st.lists(st.tuples(topics, st.integers(0, 400)), max_size=12), st.integers(1, 6000))
 def test_what_is_kept_is_what_fits_to_the_byte(stored: list[tuple[str, int]], most: int) -> None:
     retainer = Retainer(max_bytes=most)
