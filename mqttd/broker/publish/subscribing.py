@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from mqttd.broker.ground.actions import SUBSCRIBING
 from mqttd.broker.ground.turns import Job
 from mqttd.broker.publish.publishing import Publishing
 from mqttd.broker.routing.abroad import Pacer, Taken
@@ -31,11 +32,10 @@ from mqttd.codec.topic import split_shared, validate_topic_filter
 from mqttd.session.channel.channel import OPEN, Channel
 from mqttd.session.routes.receiver import NO_LIMIT
 from mqttd.session.session import Session
-from mqttd.types import Action, ClientInfo
+from mqttd.types import ClientInfo
 
 __all__ = ["Subscribing"]
 
-_SUBSCRIBE: Final = "subscribe"
 #: Filters of one packet that are served in a turn, and the units of work of each.
 _SLICE: Final = 200
 _FILTER: Final = 20
@@ -156,7 +156,7 @@ class Subscribing:
         ):
             return reasons.TOPIC_FILTER_INVALID
         validate_topic_filter(topic_filter, settings.max_topic_levels)
-        if not broker.authorize(client, Action(_SUBSCRIBE, subscription.qos), topic_filter):
+        if not broker.authorize(client, SUBSCRIBING[subscription.qos], topic_filter):
             broker.metrics.subscribes_denied += 1
             return reasons.NOT_AUTHORIZED
         qos = subscription.qos if subscription.qos < settings.max_qos else settings.max_qos

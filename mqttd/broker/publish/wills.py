@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from mqttd.broker.ground.actions import PUBLISHING, RETAINING
 from mqttd.broker.publish.publishing import Publishing
 from mqttd.broker.rights.rights import brings_rights
 from mqttd.codec import properties as prop
@@ -29,11 +30,10 @@ from mqttd.session.ground.message import Message
 from mqttd.session.ground.settings import Settings
 from mqttd.session.ground.wheel import milliseconds
 from mqttd.session.session import Session
-from mqttd.types import Action, ClientInfo
+from mqttd.types import ClientInfo
 
 __all__ = ["Testament", "Wills", "connect_fault", "will_fault"]
 
-_PUBLISH: Final = "publish"
 #: Bytes of a delivery that are a unit of work, as a power of two.
 _UNIT: Final = 13
 
@@ -137,7 +137,7 @@ class Wills:
 
     def allowed(self, client: ClientInfo, will: Will) -> bool:
         """May the client publish this will, as things are at CONNECT?"""
-        action = Action(_PUBLISH, will.qos, will.retain)
+        action = (RETAINING if will.retain else PUBLISHING)[will.qos]
         return self.broker.authorize(client, action, will.topic)
 
     def keep(self, session: Session, will: Will | None, client: ClientInfo) -> None:
@@ -187,7 +187,7 @@ class Wills:
     def _publish(self, session: Session, will: Message) -> None:
         broker = self.broker
         client = self._client(session, will)
-        action = Action(_PUBLISH, will.qos, will.retain)
+        action = (RETAINING if will.retain else PUBLISHING)[will.qos]
         if client is not None and not broker.authorize(client, action, will.topic):
             broker.metrics.publishes_denied += 1
             broker.metrics.dropped_denied += 1

@@ -10,8 +10,7 @@ right is asked for again when the message goes to a new subscriber (CVE-2018-125
 
 from __future__ import annotations
 
-from typing import Final
-
+from mqttd.broker.ground.actions import PUBLISHING, RETAINING
 from mqttd.broker.ground.ground import Given
 from mqttd.broker.ground.seams import Access
 from mqttd.broker.hooks.taps import Taps
@@ -25,8 +24,6 @@ from mqttd.session.publish.publisher import Publisher
 from mqttd.types import Action, ClientInfo, Verdict
 
 __all__ = ["Rights", "brings_rights"]
-
-_PUBLISH: Final = "publish"
 
 
 class Rights(Taps):
@@ -109,7 +106,8 @@ class Rights(Taps):
         """See `Judge.may_publish`."""
         session = channel.session
         assert session is not None
-        return self.authorize(self.client_of(session), Action(_PUBLISH, qos, retain), topic)
+        action = (RETAINING if retain else PUBLISHING)[qos]
+        return self.authorize(self.client_of(session), action, topic)
 
     # -- publishers of retained messages -------------------------------------------------------
 
@@ -130,7 +128,7 @@ class Rights(Taps):
         if not kept.peerhost or kept.checked == self.epoch:
             return True
         client = ClientInfo(kept.source, kept.username, kept.peerhost, 0, kept.listener, 5)
-        if self.authorize(client, Action(_PUBLISH, kept.qos, True), kept.topic()):
+        if self.authorize(client, RETAINING[kept.qos], kept.topic()):
             kept.checked = self.epoch
             return True
         self.metrics.dropped_revoked += 1
