@@ -114,6 +114,7 @@ HOT = [
     "mqttd/broker/routing/router.py",
     "mqttd/broker/routing/shared.py",
     "mqttd/broker/memory/shedding.py",
+    "mqttd/broker/publish/on_behalf.py",
     "mqttd/broker/publish/subscribing.py",
     "mqttd/broker/hooks/taps.py",
     "mqttd/broker/routing/topic_rates.py",

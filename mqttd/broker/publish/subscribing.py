@@ -19,6 +19,7 @@ from typing import Final
 
 from mqttd.broker.ground.actions import SUBSCRIBING
 from mqttd.broker.ground.turns import Job
+from mqttd.broker.publish.on_behalf import OnBehalf
 from mqttd.broker.publish.publishing import Publishing
 from mqttd.broker.routing.abroad import Pacer, Taken
 from mqttd.codec import properties as prop
@@ -123,7 +124,7 @@ class Subscribing:
         session = broker.sessions[client_id]
         code = self.one(session, broker.client_of(session), subscription, 0)
         if code < 0x80:
-            asked = _OnBehalf(broker, session, subscription, told)
+            asked = OnBehalf(broker, session, subscription, told)
             abroad = broker.router.abroad
             if abroad is None or not abroad.waits(asked):
                 asked.taken()
@@ -156,7 +157,7 @@ class Subscribing:
         ):
             return reasons.TOPIC_FILTER_INVALID
         validate_topic_filter(topic_filter, settings.max_topic_levels)
-        if not broker.authorize(client, SUBSCRIBING[subscription.qos], topic_filter):
+        if not broker.authorize(client, SUBSCRIBING[min(subscription.qos, 2)], topic_filter):
             broker.metrics.subscribes_denied += 1
             return reasons.NOT_AUTHORIZED
         qos = subscription.qos if subscription.qos < settings.max_qos else settings.max_qos
@@ -449,48 +450,6 @@ class _Told(Taken):
     def filters(self) -> list[str]:
         """See `Taken.filters`."""
         return [subscription.topic_filter for subscription in self.asked.granted]
-
-
-class _OnBehalf(Taken):
-    """A subscription that its client has not asked for, until the other processes have it."""
-
-    def __init__(
-        self,
-        broker: Publishing,
-        session: Session,
-        subscription: Subscription,
-        told: Callable[[bool], object] | None,
-    ) -> None:
-        self.broker = broker
-        self.session = session
-        self.subscription = subscription
-        self.told = told
-
-    def taken(self) -> None:
-        """See `Taken.taken`: what is retained follows, as it does behind a SUBACK."""
-        broker = self.broker
-        session = self.session
-        if broker.sessions.get(session.client_id) is session:
-            broker.tell("session.subscribed", session, self.subscription)
-            session.start_replays()
-            broker.perform_later()
-        if self.told is not None:
-            self.told(True)
-
-    def refused(self) -> None:
-        """See `Taken.refused`."""
-        topic_filter = self.subscription.topic_filter
-        abroad = self.broker.router.abroad
-        if abroad is None or not abroad.lacks(topic_filter):
-            self.taken()
-            return
-        self.broker.pubsub.unsubscribe(self.session, topic_filter)
-        if self.told is not None:
-            self.told(False)
-
-    def filters(self) -> list[str]:
-        """See `Taken.filters`."""
-        return [self.subscription.topic_filter]
 
 
 class _Unsubscribe(_Asked):
