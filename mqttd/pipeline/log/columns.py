@@ -347,7 +347,7 @@ class Columns(Notes):
         user = "" if username is None or self.hide_user else username
         names = len(client) + len(user)
         made = self._made
-        if self._topics_told + len(telling) * names > TEXT:
+        if self._text + self._topics_told + len(telling) * names > TEXT:
             for run in telling:  # more than a batch may hold, perhaps
                 self._one_by_one(code, at, client, user, [run], -1)
                 self._grow(run.count, 0, len(run.topic) + names)
