@@ -52,7 +52,7 @@ class Entry:
 
     def idle(self) -> bool:
         """It has nothing to say about anybody: as if it were not there."""
-        return self.roles is not None and bool(self.roles.empty)
+        return self.roles is not None and not self.roles.members
 
     def ask(self, client: ClientInfo, action: Action, topic: str) -> Decision:
         """What the module says, and why; whatever it raises, TypeError for what is no decision."""

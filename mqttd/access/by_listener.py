@@ -185,8 +185,10 @@ class AccessByListener:
         return bool(self._of(client).still_admits(client, module))
 
     def authorize(self, client: ClientInfo, action: Action, topic: str) -> bool:
-        """As `AccessControl.authorize`."""
-        return bool(self._of(client).authorize(client, action, topic))
+        """As `AccessControl.authorize`, with no call between: it is asked for each topic."""
+        asked = self.own.get(client.listener, self.common) if self.own else self.common
+        allowed: bool = asked.authorization.authorize(client, action, topic)
+        return allowed
 
     def decide(self, client: ClientInfo, action: Action, topic: str) -> Any:
         """As `AccessControl.decide`."""

@@ -95,11 +95,6 @@ class Roles:
     def init(self, opts: Mapping[str, object]) -> None:
         """There are no options."""
 
-    @property
-    def empty(self) -> bool:
-        """Nobody has a role."""
-        return not self.members
-
     def rules_of(self, username: str | None) -> AclRules | None:
         """The rules of a user's roles; None for one who has none."""
         name = ANONYMOUS if username is None else username

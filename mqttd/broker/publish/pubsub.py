@@ -275,7 +275,8 @@ class PubSub:
     def _replay_retained(
         self, session: Session, topic_filter: str, options: int, identifier: int
     ) -> None:
-        if not len(self.retainer):
+        topics = self.retainer.topics
+        if not topics or (topic_filter not in topics and not is_wildcard(topic_filter)):
             return
         below = mounted(session, topic_filter) != 0
         cursor = self.retainer.match(topic_filter, self.server.now, below)

@@ -156,7 +156,7 @@ class Subscribing:
             or len(topic_filter.encode()) > settings.max_topic_length
         ):
             return reasons.TOPIC_FILTER_INVALID
-        validate_topic_filter(topic_filter, settings.max_topic_levels)
+        validate_topic_filter(topic_filter, 0)  # its levels are counted
         if not broker.authorize(client, SUBSCRIBING[min(subscription.qos, 2)], topic_filter):
             broker.metrics.subscribes_denied += 1
             return reasons.NOT_AUTHORIZED
@@ -425,8 +425,9 @@ class _Subscribe(_Asked):
             channel.close(reasons.NOT_AUTHORIZED, "subscribe denied")
             return
         session.send_kept(channel, answer, 2)
-        for subscription in self.granted:
-            broker.tell("session.subscribed", session, subscription)
+        if "session.subscribed" in broker.points:
+            for subscription in self.granted:
+                broker.tell("session.subscribed", session, subscription)
         if self.granted and "client.subscribe.after" in broker.points:
             broker.hooks.run_hooks("client.subscribe.after", (self.client,), self.granted)
         session.start_replays()

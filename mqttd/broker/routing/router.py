@@ -265,7 +265,7 @@ class Router(Topics):
                 if level.subscribers.pop(subscriber, 0) & MOUNTED:
                     self.mounts.changed(topic_filter, 0)
                 if not level.subscribers:
-                    self.trie.remove(topic_filter)
+                    self.trie.remove_at(level)
             self._wildcard_changed(topic_filter)
             return
         held = self.exact.get(topic_filter)

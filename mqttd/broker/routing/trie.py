@@ -86,6 +86,12 @@ class Trie:
         level = self.get(topic_filter)
         if level is None:
             return False
+        self.remove_at(level)
+        return True
+
+    def remove_at(self, end: Level) -> None:
+        """Take out the filter that ends at this level of the trie."""
+        level = end
         level.subscribers = None
         self.filters -= 1
         if not self.filters:
@@ -96,7 +102,6 @@ class Trie:
                 break
             above.drop(level)
             level = above
-        return True
 
     def match(self, topic: str) -> list[Level]:
         """Return the level of each filter that matches the topic name, in no particular order.
