@@ -70,6 +70,13 @@ class Filters(Charged):
             return found
         return -1
 
+    def has(self, full_filter: str, options: int, identifier: int) -> bool:
+        """Whether this very subscription is there; identifier: 0 for none."""
+        if self.options_of(full_filter) != options:
+            return False
+        identifiers = self.identifiers
+        return identifier == (0 if identifiers is None else identifiers.get(full_filter, 0))
+
     def own(self, full_filter: str) -> str:
         """The same text as this filter, kept once where it is the only one."""
         filters = self._filters

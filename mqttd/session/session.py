@@ -330,10 +330,18 @@ class Session(Sending):
         return [] if first is None else first.line()
 
     def add_subscription(self, full_filter: str, options: int, identifier: int) -> bool:
-        """See `State.add_subscription`."""
-        for replay in self._replays_of(full_filter):
-            replay.noted = False  # what the journal knows of it is written anew
-        return super().add_subscription(full_filter, options, identifier)
+        """See `State.add_subscription`; the journal knows of it."""
+        new = super().add_subscription(full_filter, options, identifier)
+        self.note_subscription(full_filter, options, identifier)
+        return new
+
+    def note_subscription(self, full_filter: str, options: int, identifier: int) -> None:
+        """Have the journal know of a subscription, or that the same has come once more."""
+        if self.replays is not None:
+            for replay in self._replays_of(full_filter):
+                replay.noted = False  # what the journal knows of it is written anew
+        if self.owner:
+            self.server.journal.subscribed(self.owner, full_filter, options, identifier)
 
     def _note(self, replay: Replay, owed: int) -> None:
         """Have the journal know whether it is at its end."""

@@ -295,8 +295,6 @@ class State(Filters):
         weight = self._filter_weight(full_filter) - before
         self.account.subscriptions += weight
         self.charge(weight)
-        if self.owner:
-            self.server.journal.subscribed(self.owner, full_filter, options, identifier)
         return new
 
     def remove_subscription(self, full_filter: str) -> bool:

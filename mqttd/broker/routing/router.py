@@ -133,7 +133,18 @@ class Router(Topics):
     def subscribe(
         self, session: Session, topic_filter: str, options: int, identifier: int = 0
     ) -> bool:
-        """Add or replace a subscription; True if it is new."""
+        """Add or replace a subscription; True if it is new.
+
+        The same once more changes no route. Only MOUNTED, which comes with the connection, may
+        have changed then.
+        """
+        if (
+            session.has(topic_filter, options, identifier)
+            and not self.mounts.prefixes
+            and not mounted(session, topic_filter)
+        ):
+            session.note_subscription(topic_filter, options, identifier)
+            return False
         new = session.add_subscription(topic_filter, options, identifier)
         if new:
             self._began(topic_filter)

@@ -138,6 +138,22 @@ def test_a_change_elsewhere_builds_nothing_anew() -> None:
     assert is_wildcard("q/+") and not router.of("a/b/c").gear & SPREAD
 
 
+@pytest.mark.parametrize("topic_filter", ["a/b", "a/+"])
+def test_the_same_subscription_once_more_builds_nothing_anew(topic_filter: str) -> None:
+    """One with another QoS or identifier does."""
+    node = MemoryBroker()
+    router = node.broker.router
+    session = Session(node.broker, "c", None)
+    for options, identifier in [(0, 0), (1, 0), (1, 7), (1, 8), (1, 0)]:
+        assert router.subscribe(session, topic_filter, options, identifier) == (options == 0)
+        named = [identifier] if identifier else None
+        assert shown(router.of("a/b"))[0] == {"c": (options, named)}
+        built = node.broker.metrics.routes_built
+        assert not router.subscribe(session, topic_filter, options, identifier)
+        assert shown(router.of("a/b"))[0] == {"c": (options, named)}
+        assert node.broker.metrics.routes_built == built
+
+
 def test_a_topic_that_does_not_come_again_is_not_kept() -> None:
     configured = Settings()
     configured.topic_cache_selective = 100
