@@ -277,8 +277,10 @@ class Arriving(Pouring):
         local = self.local(route)
         size = end - pos
         plain = local.is_plain(size) and not self.broker.settings.upgrade_qos
+        if plain and not self.followed:
+            self.retained = b""  # nobody here gets RETAIN as published: it is as any other
         if first & 6 == 0:
-            if plain and not (self.retained or self.source or self.followed):
+            if plain and not (self.source or self.followed):
                 most = len(data)
                 return self.together(
                     route, local, data, pos, p, topic_end, at, body, end, expiry, True, most
@@ -286,7 +288,7 @@ class Arriving(Pouring):
             self.broker.metrics.messages_crossed += 1
         elif (
             plain
-            and not (expiry or self.retained or self.source or self.followed)
+            and not (expiry or self.source or self.followed)
             and self._fits(local.route, data[at] == 0, first >> 1 & 3)
         ):
             self._begin()

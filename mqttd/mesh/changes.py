@@ -42,9 +42,11 @@ class Changes:
 
     def remember(self, topic: str, stamp: int) -> None:
         """The last change of a topic."""
-        if topic not in self.recent:
+        recent = self.recent
+        before = len(recent)
+        recent[topic] = stamp
+        if len(recent) > before:
             self.weight += len(topic) + _ENTRY
-        self.recent[topic] = stamp
         if stamp > self._last:
             self._last = stamp
 

@@ -27,6 +27,7 @@ from typing import Final
 from mqttd.broker.broker import Broker
 from mqttd.broker.retained.retained import Retained
 from mqttd.broker.routing.abroad import Abroad, Taken
+from mqttd.codec.frame import body_at, topic_end_at
 from mqttd.codec.topic import split_shared
 from mqttd.mesh.arriving import Arriving
 from mqttd.mesh.changes import Changes
@@ -51,7 +52,9 @@ from mqttd.mesh.peer import NEVER, Choice, Member
 from mqttd.mesh.retained import (
     FOLLOWED,
     OF_ALL,
+    Who,
     delete_frame,
+    here,
     key_of,
     retain_frame,
     retained_from,
@@ -103,6 +106,9 @@ class Mesh(Abroad):
         self.filters: dict[str, int] = {}
         #: Of retained messages.
         self.changes = Changes(number, broker.now)
+        #: Of whom those were that were told last, and those that came.
+        self.told_of = Who()
+        self.heard_of = Who()
         #: What is told now came from a neighbour.
         self._applying: bool = False
         self.others: Other | None = None
@@ -240,13 +246,14 @@ class Mesh(Abroad):
         if self._applying:
             return
         assert isinstance(kept, Retained)
-        route = self.broker.router.of(topic)
+        route = self.broker.topics.at(_key(kept.wire), topic)
         stamp = self._stamp(topic)
         for neighbour in self.neighbours.values():
             flags = 0
             if neighbour.peer in route.sessions:
-                flags = self.follows(neighbour, topic, kept.qos)
-            self._change(neighbour, retain_frame(stamp, flags, kept, neighbour.since()))
+                flags = self.follows(neighbour, route.key, kept.qos)
+            since = neighbour.since(kept.expires_at)
+            self._change(neighbour, retain_frame(stamp, flags, kept, since, self.told_of))
 
     def deleted(self, topic: str, qos: int) -> None:
         """See `Abroad.deleted`."""
@@ -256,15 +263,15 @@ class Mesh(Abroad):
         route = self.broker.router.of(topic)
         for neighbour in self.neighbours.values():
             comes = qos >= 0 and neighbour.peer in route.sessions
-            flags = self.follows(neighbour, topic, qos) if comes else 0
+            flags = self.follows(neighbour, route.key, qos) if comes else 0
             self._change(neighbour, delete_frame(stamp, flags, topic))
 
-    def follows(self, neighbour: Neighbour, topic: str, qos: int) -> int:
+    def follows(self, neighbour: Neighbour, key: bytes, qos: int) -> int:
         """The packet follows, of this QoS: the flag that says so, if it does not say so itself."""
         if not qos:
             return FOLLOWED
         lane = neighbour.peer.once if qos == 2 else neighbour.ferry
-        lane.flag = key_of(topic)
+        lane.flag = key
         return 0
 
     def _change(self, neighbour: Neighbour, data: bytes) -> None:
@@ -315,10 +322,13 @@ class Mesh(Abroad):
         """A neighbour has a last message for a topic."""
         stamp = number_of(body)
         broker = self.broker
-        flags, kept = retained_from(body[8:], broker.since())
-        topic = kept.topic()
+        flags, kept = retained_from(body[8:], self.heard_of)
+        if kept.expires_at:
+            kept.expires_at = here(kept.expires_at, broker.since())
+        key = _key(kept.wire)
+        topic = key[2:].decode()
         if flags & FOLLOWED and neighbour.arriving is not None:
-            neighbour.arriving.retained = key_of(topic)
+            neighbour.arriving.retained = key
         self._named(topic)
         if self._is_late(topic, stamp, kept):
             return
@@ -400,6 +410,12 @@ class Mesh(Abroad):
         neighbour.met = True
         if self.met is not None:
             self.met(neighbour.number)
+
+
+def _key(wire: bytes) -> bytes:
+    """The topic of a PUBLISH as it begins with it."""
+    body = body_at(wire)
+    return wire[body : topic_end_at(wire, body)]
 
 
 def _greatness(kept: Retained) -> tuple[bytes, str, str]:

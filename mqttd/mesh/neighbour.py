@@ -36,6 +36,9 @@ class Neighbour:
         #: Counted frames that it must have taken before changes that went by then are forgotten.
         self.due: int = NEVER
 
-    def since(self) -> int:
-        """What is added to the broker's milliseconds to get those that are said to it."""
-        return self.broker.since() if self.dated else 0
+    def since(self, expires_at: int) -> int:
+        """What is added to the broker's milliseconds to get those that are said to it.
+
+        0 where nothing expires: the clock is not asked for that.
+        """
+        return self.broker.since() if expires_at and self.dated else 0

@@ -14,9 +14,19 @@ from typing import Final
 
 from mqttd.broker.retained.retained import Retained
 from mqttd.codec.frame import ONE_BYTE, packet_id_at
-from mqttd.mesh.frames import DELETE, RETAIN, numbered, packed, unpacked
+from mqttd.codec.properties import decode_varint, varint
+from mqttd.mesh.frames import DELETE, RETAIN, frame, numbered, packed, unpacked
 
-__all__ = ["FOLLOWED", "OF_ALL", "delete_frame", "key_of", "retain_frame", "retained_from"]
+__all__ = [
+    "FOLLOWED",
+    "OF_ALL",
+    "Who",
+    "delete_frame",
+    "here",
+    "key_of",
+    "retain_frame",
+    "retained_from",
+]
 
 #: Flags: the packet follows; it is told with all there are.
 FOLLOWED: Final = 1
@@ -24,6 +34,50 @@ _V5: Final = 2
 OF_ALL: Final = 4
 #: Milliseconds that are since 1970 from here on; of a `Broker.now` they were 34 years.
 _DATED: Final = 1 << 40
+#: When it expires, where it never does; and how far a body is that begins with flags and that.
+_NEVER: Final = b"\x08" + bytes(8) + b"\x04" + bytes(4)
+_WHEN: Final = 16
+
+
+class Who:
+    """Who published last: most messages are of the publisher of the one before."""
+
+    __slots__ = ("listener", "peerhost", "said", "source", "username")
+
+    def __init__(self) -> None:
+        self.source: str = ""
+        self.username: str | None = None
+        self.peerhost: str = ""
+        self.listener: str = ""
+        #: As frames say it.
+        self.said: bytes = bytes(4)
+
+    def of(self, kept: Retained) -> bytes:
+        """What is said of the publisher of this one."""
+        if (
+            kept.source != self.source
+            or kept.username != self.username
+            or kept.peerhost != self.peerhost
+            or kept.listener != self.listener
+        ):
+            name = b"" if kept.username is None else b"\0" + kept.username.encode()
+            self.said = packed(
+                [kept.source.encode(), name, kept.peerhost.encode(), kept.listener.encode()]
+            )
+            self.source = kept.source
+            self.username = kept.username
+            self.peerhost = kept.peerhost
+            self.listener = kept.listener
+        return self.said
+
+    def heard(self, source: bytes, username: bytes, peerhost: bytes, listener: bytes) -> None:
+        """That is said of another one."""
+        self.said = b""  # of nobody, should these be no names
+        self.source = source.decode()
+        self.username = username[1:].decode() if username else None
+        self.peerhost = peerhost.decode()
+        self.listener = listener.decode()
+        self.said = packed([source, username, peerhost, listener])
 
 
 def key_of(topic: str) -> bytes:
@@ -32,21 +86,23 @@ def key_of(topic: str) -> bytes:
     return len(raw).to_bytes(2, "big") + raw
 
 
-def retain_frame(stamp: int, flags: int, kept: Retained, since: int) -> bytes:
+def retain_frame(stamp: int, flags: int, kept: Retained, since: int, who: Who) -> bytes:
     """What is said of a retained message; `since`: see `Neighbour.since`."""
-    expires_at = kept.expires_at + since if kept.expires_at else 0
-    username = kept.username
-    fields = [
+    when = _NEVER
+    if kept.expires_at or kept.expiry_at:
+        expires_at = kept.expires_at + since if kept.expires_at else 0
+        when = packed([expires_at.to_bytes(8, "big"), kept.expiry_at.to_bytes(4, "big")])
+    wire = kept.wire
+    parts = [
+        stamp.to_bytes(8, "big"),
+        b"\x01",
         ONE_BYTE[flags | (_V5 if kept.v5 else 0)],
-        expires_at.to_bytes(8, "big"),
-        kept.expiry_at.to_bytes(4, "big"),
-        kept.source.encode(),
-        b"" if username is None else b"\0" + username.encode(),
-        kept.peerhost.encode(),
-        kept.listener.encode(),
-        kept.wire,
+        when,
+        who.of(kept),
+        varint(len(wire)),
+        wire,
     ]
-    return numbered(RETAIN, stamp, packed(fields))
+    return frame(RETAIN, b"".join(parts))
 
 
 def delete_frame(stamp: int, flags: int, topic: str) -> bytes:
@@ -54,27 +110,50 @@ def delete_frame(stamp: int, flags: int, topic: str) -> bytes:
     return numbered(DELETE, stamp, ONE_BYTE[flags] + topic.encode())
 
 
-def retained_from(body: bytes, since: int) -> tuple[int, Retained]:
-    """What was said of a retained message: the flags, and the message.
+def retained_from(body: bytes, who: Who) -> tuple[int, Retained]:
+    """What was said of a retained message, behind the stamp: the flags, and the message.
 
-    since: what is added to the broker's milliseconds to get those since 1970.
+    When it expires is as it was said, see `here`.
     """
-    fields = unpacked(body)
-    if len(fields) != 8:
-        raise ValueError(f"{len(fields)} values, expected 8")
-    said, expires_at, expiry_at, source, username, peerhost, listener, wire = fields
-    flags = said[0]
+    size = len(body)
+    at = 0
+    length = 0
+    if size > _WHEN and body[0] == 1 and body[2] == 8 and body[11] == 4:
+        said = who.said
+        if said and body.startswith(said, _WHEN):
+            length, at = decode_varint(body, _WHEN + len(said), size)
+    expires_at = 0
+    expiry_at = 0
+    if length and at + length == size:
+        flags = body[1]
+        if not body.startswith(_NEVER, 2):
+            expires_at = int.from_bytes(body[3:11], "big")
+            expiry_at = int.from_bytes(body[12:16], "big")
+        wire = body[at:]
+    else:
+        fields = unpacked(body)
+        if len(fields) != 8:
+            raise ValueError(f"{len(fields)} values, expected 8")
+        flags = fields[0][0]
+        expires_at = int.from_bytes(fields[1], "big")
+        expiry_at = int.from_bytes(fields[2], "big")
+        who.heard(fields[3], fields[4], fields[5], fields[6])
+        wire = fields[7]
     qos = wire[0] >> 1 & 3
-    made = Retained(wire, qos, flags & _V5 != 0, 0, 0, source.decode())
+    made = Retained(wire, qos, flags & _V5 != 0, 0, 0, who.source)
     if qos:
         id_at = packet_id_at(wire)
         made.id_at = id_at
         made.packet_id = wire[id_at] << 8 | wire[id_at + 1]
-    at = int.from_bytes(expires_at, "big")
-    # 0 is never: what was over before this machine began is over.
-    made.expires_at = max(at - since, 1) if at >= _DATED else at
-    made.expiry_at = int.from_bytes(expiry_at, "big")
-    made.username = username[1:].decode() if username else None
-    made.peerhost = peerhost.decode()
-    made.listener = listener.decode()
+    made.expires_at = expires_at
+    made.expiry_at = expiry_at
+    made.username = who.username
+    made.peerhost = who.peerhost
+    made.listener = who.listener
     return flags, made
+
+
+def here(expires_at: int, since: int) -> int:
+    """When it expires by the broker's milliseconds; `since`: see `Ground.since`."""
+    # 0 is never: what was over before this machine began is over.
+    return max(expires_at - since, 1) if expires_at >= _DATED else expires_at

@@ -20,7 +20,7 @@ from mqttd.mesh.changes import Changes
 from mqttd.mesh.frames import END, frame
 from mqttd.mesh.link import Link
 from mqttd.mesh.neighbour import Neighbour
-from mqttd.mesh.retained import OF_ALL, delete_frame, retain_frame
+from mqttd.mesh.retained import OF_ALL, Who, delete_frame, retain_frame
 
 __all__ = ["Giving", "Telling"]
 
@@ -39,6 +39,7 @@ class _Each(Job):
         self.neighbour = neighbour
         self.link = neighbour.link
         self.topics = topics
+        self.who = Who()
         self.at: int = 0
 
     def slice(self) -> bool:
@@ -90,7 +91,9 @@ class Giving(_Each):
         kept = self.kept(topic)
         if kept is None or topic.startswith("$SYS/"):
             return b""
-        return retain_frame(self.changes.of(topic), OF_ALL, kept, self.neighbour.since())
+        return retain_frame(
+            self.changes.of(topic), OF_ALL, kept, self.neighbour.since(kept.expires_at), self.who
+        )
 
     def end(self, link: Link) -> None:
         """See `_Each.end`."""
@@ -117,7 +120,7 @@ class Telling(_Each):
         kept = self.kept(topic)
         if kept is None:
             return delete_frame(stamp, 0, topic)
-        return retain_frame(stamp, 0, kept, self.neighbour.since())
+        return retain_frame(stamp, 0, kept, self.neighbour.since(kept.expires_at), self.who)
 
     def end(self, link: Link) -> None:
         """See `_Each.end`."""

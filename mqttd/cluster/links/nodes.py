@@ -361,10 +361,10 @@ class NodeMesh(Mesh):
         if not topic.startswith("$SYS/"):
             super().deleted(topic, qos)
 
-    def follows(self, neighbour: Neighbour, topic: str, qos: int) -> int:
+    def follows(self, neighbour: Neighbour, key: bytes, qos: int) -> int:
         """See `Mesh.follows`."""
         assert isinstance(neighbour, Node)
-        return FOLLOWED if neighbour.version < 2 else super().follows(neighbour, topic, qos)
+        return FOLLOWED if neighbour.version < 2 else super().follows(neighbour, key, qos)
 
     # -- stores that take nothing --------------------------------------------------------------
 

@@ -88,3 +88,29 @@ def test_what_is_kept_for_who_is_away_says_so(
     joined(here, there)
     found = [(each.payload, each.retain) for each in there.client.published()]
     assert found == [(b"1", True), (b"2", False), (b"3", True)]
+
+
+@SIDES
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("published", [False, True])
+def test_who_has_not_asked_gets_what_is_retained_as_any_other(
+    side: type[Side], qos: int, published: bool
+) -> None:
+    """Alone and beside one who has asked for it."""
+    here, there = met(side, "t")
+    there.client.send(Subscribe(2, [Subscription("t", 2, False, False)]))
+    other = there.memory.connect("other", 5)
+    other.send(Subscribe(1, [Subscription("t", 2, False, published)]))
+    other.take()
+    for n, retain in enumerate((True, True, False), 1):
+        here.client.send(Publish("t", b"%d" % n, qos, retain, packet_id=n if qos else 0))
+        pump(here, there)
+        if qos == 2:
+            here.client.send(Pubrel(n))
+            pump(here, there)
+        for client, says in ((there.client, False), (other, published)):
+            found = client.published()
+            assert [(each.payload, each.retain) for each in found] == [(b"%d" % n, says and retain)]
+            if qos == 1:
+                client.send(Puback(found[0].packet_id))
+    assert here.kept() == there.kept()

@@ -11,9 +11,11 @@ from mqttd.broker.retained.retained import Retained
 from mqttd.codec import properties as prop
 from mqttd.codec import reasons
 from mqttd.codec.packets import Puback, Publish
+from mqttd.codec.properties import varint
 from mqttd.mesh.changes import Changes
 from mqttd.mesh.frames import split
-from mqttd.mesh.retained import retain_frame, retained_from
+from mqttd.mesh.retained import OF_ALL, Who, retain_frame, retained_from
+from mqttd.mesh.retained import here as here_by
 from tests.support.account import audit
 from tests.support.memory import MemoryClient
 from tests.unit.workers.test_ferry import Worker, joined, pump
@@ -186,7 +188,29 @@ def test_what_expired_before_a_machine_began_is_over_there() -> None:
     kept = here.node.broker.retainer.get("a", here.node.now)
     assert isinstance(kept, Retained)
     since = here.node.broker.clock() // 1000 - here.node.now
-    data = retain_frame(0, 0, kept, since)
+    data = retain_frame(0, 0, kept, since, Who())
     body = data[split(data, 0)[0] :]
-    assert retained_from(body[8:], since)[1].expires_at == kept.expires_at
-    assert retained_from(body[8:], since + kept.expires_at + 5)[1].expires_at == 1
+    said = retained_from(body[8:], Who())[1].expires_at
+    assert here_by(said, since) == kept.expires_at
+    assert here_by(said, since + kept.expires_at + 5) == 1
+
+
+@pytest.mark.parametrize("expires_at", [0, 7_000])
+def test_a_publisher_is_said_as_the_one_before_or_anew(expires_at: int) -> None:
+    told, heard = Who(), Who()
+    for source, username in [("a", None), ("a", None), ("a", ""), ("b", "u"), ("", None)]:
+        for size in (1, 200):
+            kept = Retained(
+                b"\x31" + varint(size + 3) + b"\0\1t" + bytes(size), 0, True, 0, 0, source
+            )
+            kept.username = username
+            kept.peerhost = "::1"
+            kept.listener = "tcp:default"
+            kept.expires_at = expires_at
+            data = retain_frame(7, OF_ALL, kept, 0, told)
+            body = data[split(data, 0)[0] :]
+            flags, found = retained_from(body[8:], heard)
+            assert (flags & OF_ALL, found.v5, found.wire) == (OF_ALL, True, kept.wire)
+            assert (found.source, found.username) == (source, username)
+            assert (found.peerhost, found.listener) == ("::1", "tcp:default")
+            assert found.expires_at == expires_at
