@@ -19,6 +19,8 @@ Promise: every call is timed, but of an owner with more than `OFTEN` calls a sec
 stands for the others. It never raises, and knows no reactor: the time is handed in, in seconds of
 `time.monotonic`. Short calls at hooks are charged to the clients they are made for, as work of
 their turn, and are no part of the plugin's share: one that sends much would lock others out of it.
+All calls together leave a tenth of a second to everybody else (`_ALL`), or the plugin is too slow
+for what comes.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ HALF_OPEN: Final = "half-open"
 CALL: Final = 0.02
 #: Calls a second above which only some are timed.
 OFTEN: Final = 2000
+#: What all calls may take of a second, those included that clients are charged with.
+_ALL: Final = 0.9
 
 #: The `error_limit` of who is never quarantined.
 UNBOUNDED: Final = 1 << 60
@@ -62,6 +66,7 @@ class Budget:
         "_admitted",
         "_second",
         "_second_calls",
+        "_second_short",
         "_second_time",
         "_since",
         "_wait",
@@ -152,6 +157,7 @@ class Budget:
         self._admitted: float = 0.0
         self._second: float = 0.0
         self._second_time: float = 0.0
+        self._second_short: float = 0.0
         self._second_calls: int = 0
 
     # -- asked before and told after a call ------------------------------------------------------
@@ -205,14 +211,20 @@ class Budget:
         passed = now - self._second
         if passed < 1.0:
             return 0.0
-        own = self.time - self.passed_on
-        used = own - self._second_time
-        share = used / passed if self._second else 0.0
+        used = self.time - self._second_time
+        short = self.passed_on - self._second_short
+        began = self._second > 0.0
         self._second = now
         self.mask = 15 if self.calls - self._second_calls > OFTEN * passed else 0
         self._second_calls = self.calls
-        self._second_time = own
-        return share if share > self.per_second else 0.0
+        self._second_time = self.time
+        self._second_short = self.passed_on
+        if not began:
+            return 0.0
+        for share, most in ((used - short, self.per_second), (used, max(self.per_second, _ALL))):
+            if share > most * passed:
+                return share / passed
+        return 0.0
 
     def readmit(self) -> None:
         """Back to active at once: an operator says so, or the plugin was loaded anew."""

@@ -305,12 +305,27 @@ def test_many_short_calls_are_the_matter_of_who_has_them_made(time: Time) -> Non
 
     hooks.hook(POINT, brief, owner=owner)
     for _ in range(20):
-        for _ in range(1900):
+        for _ in range(1600):
             hooks.run_hooks(POINT, ())
-        time.now += 0.1
+        time.now += 0.2
         hooks.tick()
     assert (owner.faults, owner.state) == ({}, ACTIVE)
-    assert owner.time == pytest.approx(19)
+    assert owner.time == pytest.approx(16)
+
+
+def test_short_calls_leave_a_tenth_of_a_second_to_everybody_else(time: Time) -> None:
+    hooks, owner = Hooks(), Budget("slow", per_second=0.5)
+
+    def brief(acc: object) -> None:
+        time.now += 0.0009
+
+    hooks.hook(POINT, brief, owner=owner)
+    for _ in range(20):
+        for _ in range(1060):
+            hooks.run_hooks(POINT, ())
+        time.now += 0.05
+        hooks.tick()
+    assert owner.state == QUARANTINED and owner.faults["share"] >= 10
 
 
 def test_no_more_deferreds_wait_than_the_queue_takes() -> None:
