@@ -432,6 +432,7 @@ class Cluster:
 
     def _linked(self, node: Node) -> None:
         self.lines.linked(node.name, node.epoch)
+        self.moves.linked(node)
         self.beginning.linked(node)
 
     def _unlinked(self, node: Node, text: str) -> None:
@@ -457,11 +458,10 @@ class Cluster:
         self.owners.taken(client_id, by, revision)
 
     def _told(self, node: Node, kind: int, body: bytes) -> None:
-        if kind == STATE:
-            if not (self.replication and self.replication.told(node, body)):
-                self.moves.told(node, body)
-        else:
+        if kind != STATE:
             self.shown.told(node, kind, body)
+        elif not (self.replication and self.replication.told(node, body)):
+            self.moves.told(node, body)
 
     def _lost(self, client_id: str, why: str) -> None:
         self.log.error("session of {client_id} is lost: {why}", client_id=client_id, why=why)

@@ -2,7 +2,8 @@
 
     claimed by b --> STATE --> b; a `Catcher` keeps what comes before the marks
                  --> a mark: b has STATE --> MORE of the queue, as the link has room
-                 --> marks of all nodes --> TAIL --> b: DONE --> forgotten
+                 --> marks of all nodes, which have what was kept for a link that was cut
+                 --> TAIL --> b: DONE --> forgotten
                      another one keeps what comes behind the marks, which is b's, for a b that is
                      killed before DONE
     claimed again meanwhile --> all of it goes to who has claimed it last
@@ -21,6 +22,7 @@ from twisted.logger import Logger
 
 from mqttd.broker.sessions.records import Record
 from mqttd.cluster.links.nodes import Node, Settling
+from mqttd.cluster.sessions.arrears import Arrears
 from mqttd.cluster.sessions.catcher import Catcher
 from mqttd.cluster.sessions.packets import joined, read
 from mqttd.cluster.sessions.parts import ONE_FRAME, PARTS, Rest, part_of
@@ -76,9 +78,12 @@ class _Promised:
 class Departures:
     """Those of one node; `gone(client_id, leaving)` is told of one whose taker is not there."""
 
-    def __init__(self, transit: Transit, gone: Callable[[str, Leaving], object]) -> None:
+    def __init__(
+        self, transit: Transit, gone: Callable[[str, Leaving], object], arrears: Arrears
+    ) -> None:
         self.transit = transit
         self.gone = gone
+        self.arrears = arrears
         self.log = Logger(namespace="mqttd.cluster")
         self.of: dict[str, Leaving] = {}
 
@@ -258,7 +263,8 @@ class Departures:
             return
         if self.of.get(client_id) is not leaves:
             return  # the mark has waited for what was under way, and it did not
-        if self.transit.has_all(catcher):
+        # Else its client goes on at its new node, and is heard before what it has published here.
+        if self.transit.has_all(catcher) and not self.arrears.any():
             self._tail(client_id, leaves)
         elif leaves.late is None:
             call = self.transit.reactor.callLater

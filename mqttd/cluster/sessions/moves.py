@@ -18,7 +18,8 @@ When x is killed and back at once it gives its mark behind what its store had fo
 gone before TAIL, b waits for what a has, as long as a is awaited; when b is gone, what a has is b's
 when b is back, or goes back to a.
 
-`Departures` has a's part, `Arrivals` b's; this is what nodes say to each other.
+`Departures` has a's part, `Arrivals` b's, and `Arrears` knows what a's links have still to bring of
+what the client has published there; this is what nodes say to each other.
 
 A message to thousands is handed out in many turns (`mqttd.broker.publish.fans`). A node gives its
 mark when all that were under way have come to their end; of those that have begun since other
@@ -40,6 +41,7 @@ from twisted.logger import Logger
 
 from mqttd.broker.broker import Broker
 from mqttd.cluster.links.nodes import Node, NodeMesh
+from mqttd.cluster.sessions.arrears import Arrears
 from mqttd.cluster.sessions.arrivals import Arrivals
 from mqttd.cluster.sessions.catcher import Catcher
 from mqttd.cluster.sessions.departures import Departures, Leaving
@@ -88,7 +90,8 @@ class Moves:
         self.arrivals = Arrivals(self.transit, name, settled, at)
         self.arrivals.goes = self._goes_on
         self.arrivals.back = self._back
-        self.departures = Departures(self.transit, self._gone)
+        self.arrears = Arrears(mesh, self._look)
+        self.departures = Departures(self.transit, self._gone, self.arrears)
         #: What the store keeps of sessions that have ended, and are about to leave.
         self._remains: dict[str, Remains] = {}
         #: Those themselves, while something is under way to them.
@@ -302,6 +305,10 @@ class Moves:
         """A node is there."""
         self.arrivals.joined(node)
         self.departures.joined(node)
+
+    def linked(self, node: Node) -> None:
+        """There is a link to it, maybe again."""
+        self.arrears.linked(node)
 
     def anew(self) -> None:
         """We are a member anew: to others we were gone, with what they had said to us.
