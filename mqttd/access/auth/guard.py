@@ -13,8 +13,9 @@ that answers at once pays for none of this but two readings of the clock.
 
 What a client has shown may bring a module to raise, or to answer what is no verdict: that client is
 refused, and the breaker does not hear of it, unless the back end could not be reached or was late
-(`mqttd.access.auth.back_end`, or the module's own ``blames_back_end``). The queue is served house
-by house, and a flood from one loses its places to others.
+(`mqttd.access.auth.back_end`, or the module's own ``blames_back_end``). The queue is served network
+by network and in these house by house (`mqttd.net.fair`), and a flood from one, or from a network
+full of them, loses its places to others.
 
 Promise: at most ``concurrency`` questions under way and ``waiting`` in the queue; nothing raised,
 no Deferred returned ever fails; a failure is never cached.
@@ -38,7 +39,7 @@ from mqttd.access.auth.back_end import is_of_back_end, words_of
 from mqttd.access.auth.breaker import HALF_OPEN, Breakers
 from mqttd.broker.ground.verdicts import fault_of, kind_of, refusal
 from mqttd.config.schema import AuthBackend
-from mqttd.net.fair import FairQueue, house_of
+from mqttd.net.fair import FairQueue, house_of, networks_of
 from mqttd.types import (
     AUTH_IGNORE,
     AUTH_OK,
@@ -219,7 +220,7 @@ class Guard:
         full = self.running >= self.limits.concurrency
         if full and self.breaker.closed(house):
             waiter = _Waiter(call, key, takes, house, now, Deferred())
-            gone = self._queue.join(house, waiter)
+            gone = self._queue.join(house, waiter, networks_of(house))
             if gone is not None:
                 self.busy += 1
                 text = f"too many clients wait for module {self.name}"

@@ -319,9 +319,9 @@ class AuthBackend(Struct, frozen=True, kw_only=True):
     waiting_per_address: Annotated[
         int,
         keys.count(
-            "Of these, how many of one address (IPv6: of one /64); addresses are served in turn,"
-            " and when all places are taken the longest line loses its last to somebody of a"
-            " shorter one.",
+            "Of these, how many of one address (IPv6: of one /64); networks (/16 and /24, IPv6: /32"
+            " and /48) are served in turn and in these addresses, and when all places are taken the"
+            " longest line of the largest network loses its last to somebody of a shorter one.",
             "broker",
             0,
             1_000_000,

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.access.test_guard import Backend, Bench
+from mqttd.types import AUTH_OK
+from tests.unit.access.test_guard import WRONG, Backend, Bench
 
 
 @pytest.mark.parametrize("reason", ["late", "rejected"])
@@ -43,3 +44,35 @@ def test_thousands_who_are_not_asked_about_any_more_are_told_in_turns(
         assert 0 < told() - before <= 50
         before = told()
     assert not later
+
+
+def serve(bench: Bench, backend: Backend, verdict: Any, times: int) -> None:
+    """So many questions are answered, one after the other."""
+    for _ in range(times):
+        backend.open.pop(0).callback(verdict)
+
+
+@pytest.mark.parametrize(
+    "flood,honest",
+    [
+        ("2001:db8:66:{:x}::1", "2001:db8:7::1"),
+        ("127.66.66.{}", "127.66.7.7"),
+        ("127.66.{}.1", "10.0.0.7"),
+        ("::ffff:127.66.{}.1", "10.0.0.7"),
+    ],
+)
+def test_a_network_full_of_addresses_has_one_turn_as_any_other(
+    tmp_path: Path, flood: str, honest: str
+) -> None:
+    """With 65,536 addresses of one network there was no turn in time, and no place, for others."""
+    backend = Backend()
+    bench = Bench(tmp_path, backend, concurrency=1, waiting=100)
+    others = [bench.ask(host=flood.format(number)) for number in range(101)]
+    own = bench.ask(host=honest)
+    assert [result[0].reason_code for result in others if result] == [0x89]
+    serve(bench, backend, WRONG, 2)
+    assert not own
+    serve(bench, backend, AUTH_OK, 1)
+    assert own[0].ok
+    serve(bench, backend, WRONG, 98)
+    assert all(others)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttd.net.fair import FairQueue, house_of
+from mqttd.net.fair import FairQueue, house_of, networks_of
 
 
 def test_houses_have_their_turn_whatever_the_length_of_their_lines() -> None:
@@ -88,3 +88,70 @@ def test_a_queue_without_places_sends_everybody_away() -> None:
 )
 def test_what_one_address_stands_for(host: str, house: str) -> None:
     assert house_of(host) == house
+
+
+# -- groups of houses
+
+
+def test_groups_have_their_turn_and_in_each_its_houses() -> None:
+    queue: FairQueue[str] = FairQueue(100, 100)
+    for group, house in ("xa", "xb", "xa", "xc", "yd", "yd", "ze"):
+        assert queue.join(house, house, (group,)) is None
+    assert (queue.of("a", ("x",)), queue.of("a", ("y",)), len(queue)) == (2, 0, 7)
+    assert "".join(queue.next() for _ in range(7)) == "adebdca"
+
+
+def test_a_full_queue_takes_a_place_from_the_longest_line_of_the_largest_group() -> None:
+    queue: FairQueue[str] = FairQueue(5, 100)
+    for group, house in ("xa", "xb", "xb", "xc", "yd"):
+        assert queue.join(house, house, (group,)) is None
+    assert queue.join("e", "e", ("z",)) == "b"
+    assert queue.join("f", "f", ("x",)) == "f"  # each of its group has one
+    assert queue.join("d", "d", ("y",)) == "b"  # who has waited for longest stays
+    assert queue.join("d", "D", ("y",)) == "D"
+    assert "".join(queue.next() for _ in range(5)) == "adecd"
+
+
+@given(
+    st.lists(
+        st.one_of(st.none(), st.tuples(st.sampled_from("xyz"), st.sampled_from("abc"))),
+        max_size=200,
+    )
+)
+def test_each_group_is_a_fair_queue_of_its_own(steps: list[tuple[str, str] | None]) -> None:
+    """With places for all: those of one group go in the order of a queue of that group alone."""
+    queue: FairQueue[tuple[str, int]] = FairQueue(1000, 1000)
+    own: dict[str, FairQueue[tuple[str, int]]] = {g: FairQueue(1000, 1000) for g in "xyz"}
+    turns: list[str] = []
+    for number, step in enumerate(steps):
+        if step is None:
+            if turns:
+                group = turns.pop(0)
+                assert queue.next() == own[group].next()
+                if len(own[group]):
+                    turns.append(group)
+            continue
+        group, house = step
+        queue.join(house, (group, number), (group,))
+        own[group].join(house, (group, number))
+        if group not in turns:
+            turns.append(group)
+    assert len(queue) == sum(map(len, own.values()))
+
+
+@pytest.mark.parametrize(
+    "host,networks",
+    [
+        ("10.1.2.3", ("10.1", "10.1.2")),
+        ("::ffff:10.1.2.3", ("10.1", "10.1.2")),
+        ("2001:db8:1:2::1", ("2001:db8::/32", "2001:db8:1::/48")),
+        ("::1", ("::/32", "::/48")),
+        ("unix:7", ("unix", "unix")),
+        ("", ("", "")),
+        ("no:address", ("no:address", "no:address")),
+        ("no/64", ("no/64", "no/64")),
+        ("n:o/64", ("n:o/64", "n:o/64")),
+    ],
+)
+def test_the_networks_of_an_address(host: str, networks: tuple[str, str]) -> None:
+    assert networks_of(house_of(host)) == networks
