@@ -15,10 +15,12 @@ What a client has shown may bring a module to raise, or to answer what is no ver
 refused, and the breaker does not hear of it, unless the back end could not be reached or was late
 (`mqttd.access.auth.back_end`, or the module's own ``blames_back_end``). The queue is served network
 by network and in these house by house (`mqttd.net.fair`), and a flood from one, or from a network
-full of them, loses its places to others.
+full of them, loses its places to others. Houses from which somebody has got in here lately and
+strangers have every other turn, whatever the number of either.
 
-Promise: at most ``concurrency`` questions under way and ``waiting`` in the queue; nothing raised,
-no Deferred returned ever fails; a failure is never cached.
+Promise: at most ``concurrency`` questions under way and ``waiting`` in the queue; at most `HOUSES`
+are known, in some 14 bytes each; nothing raised, no Deferred returned ever fails; a failure is
+never cached.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from twisted.python.failure import Failure
 from mqttd.access.auth.answer_cache import AnswerCache
 from mqttd.access.auth.back_end import is_of_back_end, words_of
 from mqttd.access.auth.breaker import HALF_OPEN, Breakers
+from mqttd.access.auth.known import Known
 from mqttd.broker.ground.verdicts import fault_of, kind_of, refusal
 from mqttd.config.schema import AuthBackend
 from mqttd.net.fair import FairQueue, house_of, networks_of
@@ -51,12 +54,15 @@ from mqttd.types import (
     ClientInfo,
 )
 
-__all__ = ["Answer", "Guard", "Latency", "OnEvent", "limits_of"]
+__all__ = ["HOUSES", "Answer", "Guard", "Latency", "OnEvent", "limits_of"]
 
 OnEvent: TypeAlias = Callable[[str, dict[str, object]], None]
 OnError: TypeAlias = Callable[[str, Exception, str], None]
 Call: TypeAlias = Callable[[], object]
 Recall: TypeAlias = Callable[[ClientInfo, bytes | None], "AuthOk | None"]
+
+#: Houses from which somebody got in that are known to a module.
+HOUSES: Final = 100_000
 
 _SERVER_UNAVAILABLE: Final = 0x88
 _SERVER_BUSY: Final = 0x89
@@ -159,6 +165,8 @@ class Guard:
         self._on_error = on_error
         self._on_event = on_event
         self._queue: FairQueue[_Waiter] = FairQueue(limits.waiting, limits.waiting_per_address)
+        #: Houses from which somebody got in, where that took a while to find out.
+        self._known = Known(HOUSES)
         #: What a module knows without having to work for it.
         self._recall: Recall | None = getattr(module, "recall", None)
         self._blames = getattr(module, "blames_back_end", False) is True
@@ -183,6 +191,8 @@ class Guard:
             verdict = self._recall(client, password)
             if verdict is not None:
                 self.cached += 1
+                if isinstance(verdict, AuthOk):
+                    self._known.add((house_of(client.peerhost),))
                 return self._count(Answer(verdict))
         key: bytes | None = None
         if self._waits and (self.limits.cache_ok or self.limits.cache_denied):
@@ -220,7 +230,8 @@ class Guard:
         full = self.running >= self.limits.concurrency
         if full and self.breaker.closed(house):
             waiter = _Waiter(call, key, takes, house, now, Deferred())
-            gone = self._queue.join(house, waiter, networks_of(house))
+            rank = "known" if (house,) in self._known else "strangers"
+            gone = self._queue.join(house, waiter, (rank, *networks_of(house)))
             if gone is not None:
                 self.busy += 1
                 text = f"too many clients wait for module {self.name}"
@@ -341,6 +352,8 @@ class Guard:
             answer = Answer(verdict, rules)
         if self.breaker.succeeded(self._now(), house):
             self._event("auth breaker closed")
+        if self._waits and isinstance(verdict, AuthOk):
+            self._known.add((house,))
         if key is not None:
             good_for = self.limits.cache_denied
             if isinstance(verdict, AuthOk):
@@ -413,6 +426,7 @@ class Guard:
             setattr(self, name, getattr(before, name))
         self.latency = before.latency
         self.breaker.opened = before.breaker.opened
+        self._known = before._known
 
     def describe(self) -> dict[str, object]:
         """Counters, latency and state."""

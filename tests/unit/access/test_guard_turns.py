@@ -76,3 +76,42 @@ def test_a_network_full_of_addresses_has_one_turn_as_any_other(
     assert own[0].ok
     serve(bench, backend, WRONG, 98)
     assert all(others)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_houses_from_which_somebody_got_in_have_every_other_turn(
+    tmp_path: Path, again: bool
+) -> None:
+    """Behind a flood from more networks than there are turns in time nobody new got in."""
+    backend = Backend()
+    if again:  # its password is remembered
+        backend.recall = lambda client, password: None if client.client_id == "new" else AUTH_OK  # type: ignore[attr-defined]
+    bench = Bench(tmp_path, backend, concurrency=1, waiting=100)
+    before = bench.ask(client_id="before", host="10.0.0.7")
+    if not again:
+        serve(bench, backend, AUTH_OK, 1)
+    assert before[0].ok
+    strangers = [bench.ask(client_id="new", host=f"11.{n}.0.1") for n in range(101)]
+    own = [bench.ask(client_id="new", host="10.0.0.7") for _ in range(10)]
+    assert not any(own)  # strangers had to make room
+    busy = sum(map(len, strangers))
+    assert busy == 10
+    serve(bench, backend, WRONG, 1)
+    for number, result in enumerate(own, 2):
+        serve(bench, backend, WRONG, 1)
+        assert not result and sum(map(len, strangers)) == busy + number
+        serve(bench, backend, AUTH_OK, 1)
+        assert result[0].ok
+
+
+def test_known_houses_stay_known_when_the_chain_is_another(tmp_path: Path) -> None:
+    backend = Backend()
+    bench = Bench(tmp_path, backend, concurrency=1, waiting=2)
+    bench.ask(host="10.0.0.7")
+    serve(bench, backend, AUTH_OK, 1)
+    (tmp_path / "next").mkdir()
+    fresh = Bench(tmp_path / "next", backend, concurrency=1, waiting=2)
+    fresh.control.follow(bench.control)
+    strangers = [fresh.ask(host=f"11.{n}.0.1") for n in range(3)]
+    assert not fresh.ask(host="10.0.0.7") and strangers[2][0].reason_code == 0x89
+    assert fresh.ask(host="10.0.0.8")[0].reason_code == 0x89
