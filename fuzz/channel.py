@@ -103,7 +103,9 @@ class Access(AllowAll):
         self.kind = False
         self.waiting: list[tuple[Deferred[Any], object]] = []
 
-    def authenticate(self, client: ClientInfo, password: bytes | None) -> AuthResult:
+    def authenticate(
+        self, client: ClientInfo, password: bytes | None, gone: object = None
+    ) -> AuthResult:
         if self.kind:
             return AuthResult(True)
         refused = self.random.random() < 0.03

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from mqttd.access.auth.guard import Gone, stays
 from mqttd.config.schema import AclShadow, Config, Listener
 from mqttd.types import Action, ClientInfo
 
@@ -172,9 +173,9 @@ class AccessByListener:
             return []
         return [access for access in self.own.values() if name in access.config.auth.chain]
 
-    def authenticate(self, client: ClientInfo, password: bytes | None) -> Any:
+    def authenticate(self, client: ClientInfo, password: bytes | None, gone: Gone = stays) -> Any:
         """As `AccessControl.authenticate`."""
-        return self._of(client).authenticate(client, password)
+        return self._of(client).authenticate(client, password, gone)
 
     def begin(self, client: ClientInfo, method: str) -> Any:
         """As `AccessControl.begin`."""

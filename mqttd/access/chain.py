@@ -31,7 +31,7 @@ from mqttd.access.auth.authentication import (
 from mqttd.access.auth.built_in import built_in
 from mqttd.access.auth.doorkeeper import Doorkeeper, WatchedExchange
 from mqttd.access.auth.failures import Failures
-from mqttd.access.auth.guard import OnEvent
+from mqttd.access.auth.guard import Gone, OnEvent, stays
 from mqttd.access.authorization import AclReloadError, Authorization, OnDeny
 from mqttd.access.questions import AclQuestions
 from mqttd.access.roles.roles import Roles
@@ -188,18 +188,19 @@ class AccessControl:
     # -- authentication, see `mqttd.access.auth.authentication`
 
     def authenticate(
-        self, client: ClientInfo, password: bytes | None
+        self, client: ClientInfo, password: bytes | None, gone: Gone = stays
     ) -> AuthResult | Deferred[AuthResult]:
         """Find out whether `client` is who it says.
 
         Answers at once unless a module has to wait.  The Deferred never fails.  On success
         the client's ``superuser``, ``attributes``, ``acl`` and perhaps ``username`` are set.
         A client that was reset before its CONNECT is read is refused: its address, which may be
-        banned, is not known any more.
+        banned, is not known any more. So is one that has had to wait and is `gone` when its turn
+        comes.
         """
         if is_anywhere(client):
             return AuthResult(False, NOT_AUTHORIZED, "the connection was reset")
-        return self.doorkeeper.authenticate(client, password)
+        return self.doorkeeper.authenticate(client, password, gone)
 
     def begin(self, client: ClientInfo, method: str) -> WatchedExchange | None:
         """Start an enhanced authentication by `method`; None if it is not offered."""

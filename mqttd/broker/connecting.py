@@ -15,6 +15,7 @@ MQTT 5.0: 3.1.4 (CONNECT actions), 3.2 (CONNACK), 4.12 (enhanced authentication)
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from mqttd.broker.connack import Connacks
@@ -23,6 +24,7 @@ from mqttd.broker.ground.verdicts import fault_of, properties_fault, refusal
 from mqttd.broker.publish.publishing import Publishing
 from mqttd.broker.publish.wills import Wills, connect_fault
 from mqttd.broker.sessions.claims import Claims, Owned, Refusal
+from mqttd.broker.sessions.gone import has_gone
 from mqttd.broker.sessions.login import Login
 from mqttd.broker.sessions.revision import Revision
 from mqttd.codec import reasons
@@ -327,7 +329,8 @@ class Connecting:
         method = connect.method()
         if method is not None:
             return self._begin(attempt, method)
-        asked = self.broker.access.authenticate(attempt.client, password)
+        gone = partial(has_gone, attempt.channel)
+        asked = self.broker.access.authenticate(attempt.client, password, gone)
         return self._wait(attempt, self._access_said, asked)
 
     def _access_said(self, attempt: Attempt, result: Any) -> bool:

@@ -32,6 +32,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from zope.interface import implementer
 
+from mqttd.access.auth.guard import Gone, stays
 from mqttd.access.chain import AccessControl
 from mqttd.broker.broker import Broker
 from mqttd.broker.publish import local
@@ -296,11 +297,11 @@ class _Access(AccessControl):
     """The real one, which lets everybody in until there is a module to ask."""
 
     def authenticate(
-        self, client: ClientInfo, password: bytes | None
+        self, client: ClientInfo, password: bytes | None, gone: Gone = stays
     ) -> AuthResult | Deferred[AuthResult]:
         """As `AccessControl.authenticate`."""
         if any(entry["kind"] == "auth" for entry in self.describe()):
-            return super().authenticate(client, password)
+            return super().authenticate(client, password, gone)
         return AuthResult(True)
 
 

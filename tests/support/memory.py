@@ -48,7 +48,9 @@ class AllowAll:
         #: No rule looks at topics: they need not be asked about one by one.
         self.free = False
 
-    def authenticate(self, client: ClientInfo, password: bytes | None) -> AuthResult:
+    def authenticate(
+        self, client: ClientInfo, password: bytes | None, gone: object = None
+    ) -> AuthResult:
         return AuthResult(True)
 
     def begin(self, client: ClientInfo, method: str) -> object:

@@ -25,7 +25,7 @@ from twisted.internet.defer import Deferred
 from zope.interface import verify
 
 from mqttd.access.auth.anonymous import Anonymous
-from mqttd.access.auth.guard import Answer, Guard, OnEvent, limits_of
+from mqttd.access.auth.guard import Answer, Gone, Guard, OnEvent, limits_of, stays
 from mqttd.access.auth.module import BUILT_IN, Absent, Entry, UnknownModule
 from mqttd.access.auth.secret_file import SecretFileModule
 from mqttd.interfaces import IAuthenticator, IEnhancedAuthenticator
@@ -218,17 +218,23 @@ class AuthenticationChain:
     # -- authentication
 
     def authenticate(
-        self, client: ClientInfo, password: bytes | None
+        self, client: ClientInfo, password: bytes | None, gone: Gone = stays
     ) -> AuthResult | Deferred[AuthResult]:
         """Find out whether `client` is who it says; at once unless a module has to wait.
 
+        Where its turn comes later and it is `gone` by then, no module is asked and it is refused.
         The Deferred never fails.  On success the client's ``superuser``, ``attributes``, ``acl``
         and, where a module has proved another one, ``username`` are set.
         """
-        return self._ask(client, password, self._entries, 0)
+        return self._ask(client, password, gone, self._entries, 0)
 
     def _ask(
-        self, client: ClientInfo, password: bytes | None, chain: tuple[Entry, ...], start: int
+        self,
+        client: ClientInfo,
+        password: bytes | None,
+        gone: Gone,
+        chain: tuple[Entry, ...],
+        start: int,
     ) -> AuthResult | Deferred[AuthResult]:
         for i in range(start, len(chain)):
             entry = chain[i]
@@ -239,11 +245,12 @@ class AuthenticationChain:
             if not entry.checks or not _concerns(entry, client, password):
                 continue
             module = entry.module
-            answer = entry.guard.ask(_Check(self, module, client, password), client, password)
+            check = _Check(self, module, client, password)
+            answer = entry.guard.ask(check, client, password, gone)
             if isinstance(answer, Deferred):
                 return cast(
                     "Deferred[AuthResult]",
-                    answer.addCallback(self._came, client, password, chain, i),
+                    answer.addCallback(self._came, client, password, gone, chain, i),
                 )
             result = self._judge(client, entry, answer)
             if result is not None:
@@ -257,13 +264,14 @@ class AuthenticationChain:
         answer: Answer,
         client: ClientInfo,
         password: bytes | None,
+        gone: Gone,
         chain: tuple[Entry, ...],
         i: int,
     ) -> AuthResult | Deferred[AuthResult]:
         if self._closed:
             return _too_late()
         result = self._judge(client, chain[i], answer)
-        return self._ask(client, password, chain, i + 1) if result is None else result
+        return self._ask(client, password, gone, chain, i + 1) if result is None else result
 
     def _judge(self, client: ClientInfo, entry: Entry, answer: Answer) -> AuthResult | None:
         """The result of an answer; None asks the next module."""

@@ -20,7 +20,7 @@ from twisted.internet.task import deferLater
 
 from mqttd.access.auth.authentication import AuthenticationChain, Exchange
 from mqttd.access.auth.failures import Failures
-from mqttd.access.auth.guard import OnEvent
+from mqttd.access.auth.guard import Gone, OnEvent, stays
 from mqttd.codec.reasons import (
     BAD_USER_NAME_OR_PASSWORD,
     BANNED,
@@ -60,14 +60,14 @@ class Doorkeeper:
         chain.barred = lambda client: failures.bars(client, chain.now()) > 0
 
     def authenticate(
-        self, client: ClientInfo, password: bytes | None
+        self, client: ClientInfo, password: bytes | None, gone: Gone = stays
     ) -> AuthResult | Deferred[AuthResult]:
         """As `AuthenticationChain.authenticate`."""
         barred = self.bars(client)
         if barred is not None:
             return barred
         said = client.username
-        answer = self.chain.authenticate(client, password)
+        answer = self.chain.authenticate(client, password, gone)
         if isinstance(answer, AuthResult):
             return self.judged(answer, client, said)
         return cast("Deferred[AuthResult]", answer.addCallback(self.judged, client, said))

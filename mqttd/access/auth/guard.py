@@ -29,6 +29,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeAlias, cast
 
 import msgspec
@@ -54,11 +55,13 @@ from mqttd.types import (
     ClientInfo,
 )
 
-__all__ = ["HOUSES", "Answer", "Guard", "Latency", "OnEvent", "limits_of"]
+__all__ = ["HOUSES", "Answer", "Gone", "Guard", "Latency", "OnEvent", "limits_of", "stays"]
 
 OnEvent: TypeAlias = Callable[[str, dict[str, object]], None]
 OnError: TypeAlias = Callable[[str, Exception, str], None]
 Call: TypeAlias = Callable[[], object]
+#: Whether the connection of who waits has come to its end.
+Gone: TypeAlias = Callable[[], bool]
 Recall: TypeAlias = Callable[[ClientInfo, bytes | None], "AuthOk | None"]
 
 #: Houses from which somebody got in that are known to a module.
@@ -83,6 +86,14 @@ class Answer:
 
     verdict: AuthOk | AuthIgnore | AuthError | AuthContinue
     rules: Any = None
+
+
+_GONE: Final = Answer(AuthError("the client has gone", _SERVER_UNAVAILABLE))
+
+
+def stays() -> bool:
+    """Never gone."""
+    return False
 
 
 class Latency:
@@ -126,6 +137,7 @@ class _Waiter:
     takes: tuple[type, ...]
     house: str
     started: float
+    gone: Gone
     answer: Deferred[Answer]
 
 
@@ -183,9 +195,9 @@ class Guard:
     # -- questions
 
     def ask(
-        self, call: Call, client: ClientInfo, password: bytes | None
+        self, call: Call, client: ClientInfo, password: bytes | None, gone: Gone
     ) -> Answer | Deferred[Answer]:
-        """Have the module's ``check`` (`call`) give its verdict on `client`."""
+        """Have the module's ``check`` (`call`) give its verdict on `client`, if it waits for it."""
         self.hit += 1
         if self._recall is not None:
             verdict = self._recall(client, password)
@@ -202,7 +214,8 @@ class Guard:
                 self.cached += 1
                 return self._count(known)
         house = house_of(client.peerhost)
-        return self._enter(call, key, _VERDICTS, house, lambda: self.cache.key(client, password))
+        make_key = partial(self.cache.key, client, password)
+        return self._enter(call, key, _VERDICTS, house, gone, make_key)
 
     def tell(self, verdict: AuthVerdict) -> bool:
         """Count the verdict of a module that needs no guard; True for a plain yes."""
@@ -216,7 +229,7 @@ class Guard:
     def step(self, call: Call, client: ClientInfo) -> Answer | Deferred[Answer]:
         """Have the module take a step of an enhanced authentication."""
         self.hit += 1
-        return self._enter(call, None, _STEPS, house_of(client.peerhost), None)
+        return self._enter(call, None, _STEPS, house_of(client.peerhost), stays, None)
 
     def _enter(
         self,
@@ -224,18 +237,19 @@ class Guard:
         key: bytes | None,
         takes: tuple[type, ...],
         house: str,
+        gone: Gone,
         make_key: Callable[[], bytes] | None,
     ) -> Answer | Deferred[Answer]:
         now = self._now()
         full = self.running >= self.limits.concurrency
         if full and self.breaker.closed(house):
-            waiter = _Waiter(call, key, takes, house, now, Deferred())
+            waiter = _Waiter(call, key, takes, house, now, gone, Deferred())
             rank = "known" if (house,) in self._known else "strangers"
-            gone = self._queue.join(house, waiter, (rank, *networks_of(house)))
-            if gone is not None:
+            sent_away = self._queue.join(house, waiter, (rank, *networks_of(house)))
+            if sent_away is not None:
                 self.busy += 1
                 text = f"too many clients wait for module {self.name}"
-                gone.answer.callback(Answer(AuthError(text, _SERVER_BUSY)))
+                sent_away.answer.callback(Answer(AuthError(text, _SERVER_BUSY)))
             return waiter.answer
         if not self.breaker.allows(now, house):
             return self._rejected()
@@ -315,7 +329,10 @@ class Guard:
             waiter = self._queue.next()
             now = self._now()
             house = waiter.house
-            if not self.breaker.allows(now, house):
+            if waiter.gone():
+                unasked += 1
+                waiter.answer.callback(_GONE)
+            elif not self.breaker.allows(now, house):
                 unasked += 1
                 waiter.answer.callback(self._rejected())
             elif now - waiter.started >= self.limits.deadline:

@@ -82,8 +82,10 @@ class Access(Protocol):
     def depends_on_qos_retain(self) -> bool:
         """Some rule looks at the QoS or the RETAIN flag."""
 
-    def authenticate(self, client: ClientInfo, password: bytes | None, /) -> AuthResult | Answer:
-        """Is this client who it says?"""
+    def authenticate(
+        self, client: ClientInfo, password: bytes | None, gone: Callable[[], bool], /
+    ) -> AuthResult | Answer:
+        """Is this client who it says? Where it has to wait, and is `gone` then, nobody is asked."""
 
     def begin(self, client: ClientInfo, method: str, /) -> Exchange | None:
         """Start an enhanced authentication; None if the method is not offered."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from zope.interface import implementer
 
 from mqttd.access.auth import answer_cache
 from mqttd.access.auth.answer_cache import AnswerCache
+from mqttd.access.auth.guard import stays
 from mqttd.access.chain import AccessControl
 from mqttd.config.schema import Acl, Auth, AuthBackend, AuthFailures, Config, Plugins
 from mqttd.interfaces import IAuthenticator
@@ -89,11 +90,12 @@ class Bench:
         password: bytes | None = b"pw",
         client_id: str = "c",
         host: str = "10.0.0.1",
+        gone: Callable[[], bool] = stays,
         **more: Any,
     ) -> list[AuthResult]:
         client = ClientInfo(client_id, "alice", host, 1, "tcp:default", 5, **more)
         results: list[AuthResult] = []
-        answer = self.control.authenticate(client, password)
+        answer = self.control.authenticate(client, password, gone)
         if isinstance(answer, Deferred):
             answer.addCallback(results.append)
         else:

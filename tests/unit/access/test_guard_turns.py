@@ -115,3 +115,29 @@ def test_known_houses_stay_known_when_the_chain_is_another(tmp_path: Path) -> No
     strangers = [fresh.ask(host=f"11.{n}.0.1") for n in range(3)]
     assert not fresh.ask(host="10.0.0.7") and strangers[2][0].reason_code == 0x89
     assert fresh.ask(host="10.0.0.8")[0].reason_code == 0x89
+
+
+def test_nobody_is_asked_about_who_has_gone_while_it_waited(tmp_path: Path) -> None:
+    """Each of them cost a password check, and others' time to wait."""
+    backend = Backend()
+    bench = Bench(tmp_path, backend, concurrency=1, waiting=100, breaker_failures=1)
+    gone: set[int] = set()
+    results = [bench.ask(gone=lambda number=number: number in gone) for number in range(40)]
+    gone.update(range(39))
+    serve(bench, backend, WRONG, 1)  # who has been asked about is answered, there or not
+    assert [result[0].reason_code for result in results if result] == [0x86] + [0x88] * 38
+    assert backend.asked == 2 and bench.events == bench.errors == []
+    serve(bench, backend, AUTH_OK, 1)
+    assert results[39][0].ok
+    assert bench.figures()["deny"] == 1
+
+
+def test_who_has_gone_fails_no_log_in(tmp_path: Path) -> None:
+    backend = Backend()
+    bench = Bench(tmp_path, backend, concurrency=1, waiting=100)
+    counted: list[str] = []
+    bench.control.on_count = counted.append
+    for _ in range(2):
+        bench.ask(gone=lambda: True)
+    serve(bench, backend, AUTH_OK, 1)
+    assert counted == []

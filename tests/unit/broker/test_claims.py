@@ -590,7 +590,9 @@ def test_a_ban_that_comes_during_the_claim_keeps_it_out(kind: str) -> None:
 class LetInBy(AllowAll):
     """Access control whose yes is that of a module."""
 
-    def authenticate(self, client: ClientInfo, password: bytes | None) -> AuthResult:
+    def authenticate(
+        self, client: ClientInfo, password: bytes | None, gone: object = None
+    ) -> AuthResult:
         return AuthResult(True, module="username")
 
 
