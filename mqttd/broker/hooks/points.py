@@ -168,7 +168,12 @@ POINTS: Final[dict[str, Point]] = {
         Point(SESSION_RESUMED, "a client came back to its session", _CLIENT, "None"),
         Point(SESSION_DISCONNECTED, "the session stays, its client has gone", _CLIENT, "None"),
         Point(SESSION_DISCARDED, "a clean start threw the old session away", _CLIENT, "None"),
-        Point(SESSION_TAKENOVER, "another connection took the session over", _CLIENT, "None"),
+        Point(
+            SESSION_TAKENOVER,
+            "another connection took the session over, here or in another process",
+            _CLIENT,
+            "None",
+        ),
         Point(SESSION_TERMINATED, "the session has ended", (*_CLIENT, "reason: str"), "None"),
         Point(
             MESSAGE_PUBLISH,

@@ -291,7 +291,6 @@ class Registry:
         client_id = session.client_id
         broker.topics.work += burden(session)
         self._gone(client_id)
-        self.quota.ended(client_id)
         if self.store.keeps:
             self._told(self.store.remove, client_id)
         if not followed:
@@ -347,6 +346,7 @@ class Registry:
         self.sessions[client_id] = session
 
     def _gone(self, client_id: str) -> None:
+        self.quota.ended(client_id)
         if self.sessions.pop(client_id, None) is not None:
             self.directory.remove(client_id)
 
@@ -428,13 +428,14 @@ class Registry:
         if session is None or epoch <= own:
             return None
         state: SessionState | None = None
+        if session.channel is None:
+            broker.tell("session.takenover", session)  # no connection ends here that would tell it
         self._take_over(session, False)
         if self.sessions.get(client_id) is session:
             state = SessionState(record_of(broker, session), leaves(session), own)
             if self.store.keeps:
                 self._told(self.store.remove, client_id)
             self._gone(client_id)
-            self.quota.ended(client_id)
             broker.wheel.cancel(session)
             self._bury(session)
             broker.completing.pop(client_id, None)

@@ -193,3 +193,15 @@ def test_what_expires_while_a_session_moves_is_counted(expiry: int, leaves: str)
     assert counts == ((0, 2) if expiry == 50 else (2, 0))
     assert told == [("reader", "expired")] * 2
     assert there.broker.sessions["reader"].held() == 1
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_hooks_hear_once_of_a_session_that_another_process_takes_over(away: bool) -> None:
+    node = MemoryBroker()
+    told: list[str] = []
+    node.hooks.hook("session.takenover", lambda client, acc: told.append(client.client_id))
+    client = node.connect("reader", 5, False, properties=EXPIRES)
+    if away:
+        client.drop()
+    assert node.broker.registry.hand_over("reader", 2) is not None
+    assert told == ["reader"]
