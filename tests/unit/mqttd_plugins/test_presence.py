@@ -9,7 +9,7 @@ import pytest
 from mqttd.codec import properties as prop
 from mqttd.testing import MemoryBroker, PluginConformance
 from mqttd_plugins.presence import presence
-from mqttd_plugins.presence.plugin import level_of
+from mqttd_plugins.presence.plugin import RETAINED, level_of
 
 
 class TestConformance(PluginConformance):
@@ -77,3 +77,72 @@ def test_a_takeover_ends_with_the_client_present() -> None:
     events = [message.topic.rpartition("/")[2] for message in heard]
     assert events[0] == "connected" and events[-1] == "disconnected"
     assert events.count("connected") == 2
+
+
+def retained(node: MemoryBroker) -> list[str]:
+    """Client and event of each notice that a new subscriber gets."""
+    heard = node.connect("reader")
+    heard.subscribe("$SYS/brokers/+/clients/#")
+    topics = [message.topic.split("/", 4)[4] for message in heard.messages()]
+    heard.disconnect()
+    return sorted(topic for topic in topics if not topic.startswith("reader/"))
+
+
+def test_a_client_that_has_gone_for_good_leaves_nothing_retained() -> None:
+    node = MemoryBroker()
+    node.load(presence, {"retain": True})
+    heard = node.subscribe("$SYS/brokers/+/clients/c0/#")
+    for number in range(100):
+        node.connect(f"c{number}").disconnect()
+    assert retained(node) == []
+    assert len(node.broker.retainer) == 0
+    told = [(message.topic.rpartition("/")[2], bool(message.payload)) for message in heard]
+    assert told == [
+        ("connected", True),
+        ("disconnected", True),
+        ("connected", False),
+        ("disconnected", False),
+    ]
+
+
+def test_retained_notices_stay_as_long_as_the_session() -> None:
+    node = MemoryBroker()
+    node.load(presence, {"retain": True})
+    expiry = {prop.SESSION_EXPIRY_INTERVAL: 60}
+    node.connect("alice", properties=dict(expiry)).disconnect()
+    assert retained(node) == ["alice/connected", "alice/disconnected"]
+    node.connect("alice", clean_start=False, properties=dict(expiry)).drop()
+    assert retained(node) == ["alice/connected", "alice/disconnected"]
+    node.advance(61)
+    assert retained(node) == []
+
+
+@pytest.mark.parametrize("clean_start", [False, True])
+def test_retained_notices_after_a_takeover_are_of_the_client_present(clean_start: bool) -> None:
+    node = MemoryBroker()
+    node.load(presence, {"retain": True})
+    expiry = {prop.SESSION_EXPIRY_INTERVAL: 60}
+    node.connect("alice", properties=dict(expiry))
+    node.connect("alice", clean_start=clean_start, properties=dict(expiry))
+    assert retained(node) == ["alice/connected"]
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_nothing_stays_of_a_session_that_goes_to_another_process(away: bool) -> None:
+    node = MemoryBroker()
+    node.load(presence, {"retain": True})
+    alice = node.connect("alice", properties={prop.SESSION_EXPIRY_INTERVAL: 60})
+    if away:
+        alice.drop()
+    assert node.broker.registry.hand_over("alice", 1_000) is not None
+    node.settle()
+    assert retained(node) == []
+
+
+def test_a_long_name_is_told_but_not_retained() -> None:
+    node = MemoryBroker()
+    node.load(presence, {"retain": True})
+    heard = node.subscribe("$SYS/brokers/+/clients/+/connected")
+    node.connect("alice", username="x" * RETAINED)
+    assert json.loads(heard[0].payload)["username"] == "x" * RETAINED
+    assert retained(node) == []
