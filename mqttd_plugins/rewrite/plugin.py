@@ -28,7 +28,7 @@ from mqttd.codec.packets import Subscription
 from mqttd.codec.reasons import NOT_AUTHORIZED, MqttError
 from mqttd.codec.topic import validate_topic_filter, validate_topic_name
 from mqttd.interfaces import IPlugin, IPluginHandle
-from mqttd.types import OK, STOP, Action, ClientInfo, HookResult
+from mqttd.types import OK, STOP, Action, ClientInfo, HookResult, Verdict
 
 __all__ = ["Rewrite", "Rule", "Rules", "Settings"]
 
@@ -67,6 +67,11 @@ class Rules:
 
     def __bool__(self) -> bool:
         return bool(self._rules)
+
+    @property
+    def filters(self) -> list[str]:
+        """What the rules hold for."""
+        return [rule.from_filter for _, rule in self._rules]
 
     def rewrite(self, topic: str, client_id: str, username: str | None, filters: bool) -> str:
         """What `topic` becomes, or itself; `filters` says that it is a topic filter."""
@@ -156,8 +161,17 @@ class Rewrite:
         self.denied = 0
         self.publishing = Rules(config.rules, "publish")
         self.subscribing = Rules(config.rules, "subscribe")
+        #: Who was asked about last: a will's publisher is not connected any more.
+        self._asked: ClientInfo | None = None
         if self.publishing:
             handle.hook("message.publish", self.publish, priority=100)
+            # Before those who end the chain with an answer.
+            handle.hook(
+                "client.authorize",
+                self.authorize,
+                priority=900_000,
+                topic_filter=self.publishing.filters,
+            )
         if self.subscribing:
             handle.hook("client.subscribe", self.subscribe, priority=100)
             handle.hook("client.unsubscribe", self.unsubscribe, priority=100)
@@ -187,11 +201,21 @@ class Rewrite:
         self.rewritten += 1
         return OK(message.replace(topic=topic))
 
+    def authorize(
+        self, client: ClientInfo, action: Action, topic: str, verdict: Verdict
+    ) -> HookResult:
+        """client.authorize: the right to the topic as it was written, just before `publish`."""
+        self._asked = client
+        return OK
+
     def _may(self, message: Any, topic: str) -> bool:
         """Whether the publisher has a right to the new topic as well."""
         client = self.handle.client(message.client_id)
-        if client is None or client.username != message.username:
-            # A will, or what was delayed: its client has gone.
+        if client is None or not _is_by(client, message):
+            # A will, or what was delayed: its client has gone, and was asked about a moment ago,
+            # with the address it came from and what its authentication brought.
+            client = self._asked
+        if client is None or not _is_by(client, message):
             client = ClientInfo(message.client_id, message.username, "", 0, "", 5)
         return self.handle.authorize(client, Action("publish", message.qos, message.retain), topic)
 
@@ -228,6 +252,10 @@ class Rewrite:
             return topic_filter
         self.rewritten += 1
         return share + made
+
+
+def _is_by(client: ClientInfo, message: Any) -> bool:
+    return (client.client_id, client.username) == (message.client_id, message.username)
 
 
 def _split(topic_filter: str) -> tuple[str, str]:

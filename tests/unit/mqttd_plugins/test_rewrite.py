@@ -6,9 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mqttd.codec import properties as prop
 from mqttd.codec.packets import Will
 from mqttd.codec.topic import validate_topic_name
 from mqttd.testing import MemoryBroker, PluginConformance
+from mqttd.types import OK, STOP, Action, ClientInfo, HookResult, Verdict
+from mqttd_plugins.delayed import delayed
 from mqttd_plugins.rewrite import rewrite
 from mqttd_plugins.rewrite.plugin import Rule, Rules
 
@@ -151,3 +154,44 @@ def test_a_will_is_held_to_it_too() -> None:
     for topic in ("mine/secret", "mine/open"):
         node.connect(topic, will=Will(topic, b"gone")).drop()
     assert [message.topic for message in heard] == ["others/open"]
+
+
+INSIDE, OUTSIDE = ("10.0.0.7", 4711), ("192.0.2.7", 4711)
+
+
+def only_from_inside(node: MemoryBroker) -> None:
+    """Rules as of an `acl.conf`: from 10.0.0.7 anything, from elsewhere not below others/."""
+
+    def judge(client: ClientInfo, action: Action, topic: str, verdict: Verdict) -> HookResult:
+        outside = client.peerhost != INSIDE[0] and topic.startswith("others/")
+        return STOP(Verdict.DENY) if outside else OK
+
+    node.hook("client.authorize", judge)
+
+
+@pytest.mark.parametrize("lasts", [False, True])
+def test_a_will_is_asked_about_with_the_address_it_came_from(lasts: bool) -> None:
+    node = MemoryBroker()
+    loaded = node.load(rewrite, {"rules": [{"from": "mine/#", "to": "others/$1"}]})
+    only_from_inside(node)
+    heard = node.subscribe("#")
+    more = {prop.SESSION_EXPIRY_INTERVAL: 60} if lasts else {}
+    for peer in (INSIDE, OUTSIDE):
+        will = Will("mine/x", peer[0].encode())
+        node.connect(peer[0], username="al", will=will, properties=more, peer=peer).drop()
+    assert [message.payload for message in heard] == [INSIDE[0].encode()]
+    assert loaded.metrics()["denied_total"] == 1.0
+
+
+def test_what_was_delayed_is_asked_about_with_its_address_too() -> None:
+    node = MemoryBroker()
+    node.load(delayed)
+    node.load(rewrite, {"rules": [{"from": "mine/#", "to": "others/$1"}]})
+    only_from_inside(node)
+    heard = node.subscribe("#")
+    for peer in (INSIDE, OUTSIDE):
+        client = node.connect(peer[0], peer=peer)
+        client.publish("$delayed/5/mine/x", peer[0].encode(), 1)
+        client.disconnect()
+    node.advance(6)
+    assert [message.payload for message in heard] == [INSIDE[0].encode()]
