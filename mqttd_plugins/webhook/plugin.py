@@ -7,6 +7,11 @@
 
     [{"event": "message.publish", "ts": 1700000000000, "node": "mqttd", "clientid": "alice", ...}]
 
+The queue is shared by user: of one no more waits than is left free behind it. A single user who is
+busier than the server has half of the queue, two have a third each; there is always room for
+another. An event is charged to the client that it is about, a message's to its publisher, those of
+its delivery to the subscriber; the broker's own messages to nobody.
+
 Promise: clients never wait for the server. At most `queue` events and `queue_bytes` wait; one that
 does not fit is dropped and counted, so the order of those that are sent is theirs. One request is
 under way at a time. A batch is tried `attempts` times, with growing pauses, then dropped and
@@ -50,6 +55,9 @@ Event = Literal[
 ]
 EVENTS: Final[tuple[str, ...]] = Event.__args__  # type: ignore[attr-defined]
 
+#: An event that waits beside its bytes: the objects that hold it, and its place.
+_EVENT: Final = 128
+
 #: Posts a body: gives a Deferred of the HTTP status.
 Post = Callable[[bytes, dict[str, str]], Deferred[int]]
 
@@ -72,7 +80,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     #: A batch goes when it has so many events, or its first one has waited so long.
     batch_size: Annotated[int, Meta(ge=1, le=10_000)] = 100
     batch_seconds: Annotated[float, Meta(gt=0, le=3600)] = 1.0
-    #: Events and bytes that may wait.
+    #: Events and bytes that may wait; of one user no more than is left free.
     queue: Annotated[int, Meta(ge=1)] = 10_000
     queue_bytes: Annotated[int, Meta(ge=1024)] = 16 << 20
     #: Time for one request, from connection to answer.
@@ -81,6 +89,16 @@ class Settings(Struct, frozen=True, kw_only=True):
     attempts: Annotated[int, Meta(ge=1, le=1000)] = 6
     retry_after: Annotated[float, Meta(gt=0)] = 0.5
     retry_most: Annotated[float, Meta(gt=0)] = 30.0
+
+
+class _Part:
+    """What waits of one user."""
+
+    __slots__ = ("bytes", "events")
+
+    def __init__(self) -> None:
+        self.events = 0
+        self.bytes = 0
 
 
 @implementer(IPlugin)
@@ -102,8 +120,11 @@ class Webhook:
         self.dropped_full = 0
         self.dropped_failed = 0
         self.failures = 0
-        self._queue: deque[bytes] = deque()
+        #: Events and whose they are.
+        self._queue: deque[tuple[bytes, str | None]] = deque()
         self._bytes = 0
+        #: User name -> its part; "" for clients without one.
+        self._parts: dict[str, _Part] = {}
         self._batches = 0
         #: Batches of another load have other names.
         self._series = f"{handle.node}-{int(handle.clock.seconds() * 1000):x}"
@@ -148,6 +169,7 @@ class Webhook:
         if waiting:
             self.handle.log.warn("{count} events are not sent any more", count=waiting)
             self._queue.clear()
+            self._parts.clear()
         under_way: Deferred[Any] | None = getattr(self, "_under_way", None)
         if under_way is not None:
             under_way.cancel()
@@ -192,7 +214,9 @@ class Webhook:
     def _dropped(self, client: ClientInfo | None, reason: str, message: Any) -> None:
         self._message("message.dropped", client, message, {"reason": reason})
 
-    def _event(self, event: str, client: ClientInfo | None, more: dict[str, Any]) -> None:
+    def _event(
+        self, event: str, client: ClientInfo | None, more: dict[str, Any], user: str | None = None
+    ) -> None:
         made: dict[str, Any] = {
             "event": event,
             "ts": int(self.handle.clock.seconds() * 1000),
@@ -204,7 +228,8 @@ class Webhook:
                 "username": client.username,
                 "ipaddress": client.peerhost,
             }
-        self._put(json.dumps(made | more, ensure_ascii=False).encode())
+            user = client.username or ""
+        self._put(json.dumps(made | more, ensure_ascii=False).encode(), user)
 
     def _message(
         self, event: str, client: ClientInfo | None, message: Any, more: dict[str, Any]
@@ -223,7 +248,8 @@ class Webhook:
         }
         if self.config.payload != "none" and len(message.payload) <= self.config.payload_bytes:
             made |= self._payload(message.payload)
-        self._event(event, client, made | more)
+        user = (message.username or "") if message.client_id else None
+        self._event(event, client, made | more, user)
 
     def _payload(self, payload: bytes) -> dict[str, str]:
         if self.config.payload == "text":
@@ -235,24 +261,46 @@ class Webhook:
 
     # -- queue and batches ---------------------------------------------------------------------
 
-    def _put(self, event: bytes) -> None:
-        config = self.config
-        if len(self._queue) >= config.queue or self._bytes + len(event) > config.queue_bytes:
+    def _put(self, event: bytes, user: str | None) -> None:
+        if not self._fits(len(event) + _EVENT, user):
             self.dropped_full += 1
             if self.dropped_full <= 3 or self.dropped_full % 10_000 == 0:
                 self.handle.log.warn(
-                    "the queue is full, events are dropped ({count} so far)",
+                    "the queue has no room for events of {user}, they are dropped ({count} so far)",
+                    user="the broker" if user is None else repr(user[:200]),
                     count=self.dropped_full,
                 )
             return
-        self._queue.append(event)
-        self._bytes += len(event)
+        self._queue.append((event, user))
+        self._charge(user, 1, len(event) + _EVENT)
         if self._busy:
             return
-        if len(self._queue) >= config.batch_size:
+        if len(self._queue) >= self.config.batch_size:
             self._send_soon(0)
         elif self._timer is None:
-            self._send_soon(config.batch_seconds)
+            self._send_soon(self.config.batch_seconds)
+
+    def _fits(self, size: int, user: str | None) -> bool:
+        """Whether there is room, and as much left behind it as this user has."""
+        events = self.config.queue - len(self._queue) - 1
+        left = self.config.queue_bytes - self._bytes - size
+        if events < 0 or left < 0:
+            return False
+        part = None if user is None else self._parts.get(user)
+        return part is None or (part.events + 1 <= events and part.bytes + size <= left)
+
+    def _charge(self, user: str | None, events: int, size: int) -> None:
+        """So many events of this user wait more (or fewer), with so many bytes."""
+        self._bytes += size
+        if user is None:
+            return
+        part = self._parts.get(user)
+        if part is None:
+            part = self._parts[user] = _Part()
+        part.events += events
+        part.bytes += size
+        if not part.events:
+            del self._parts[user]
 
     def _send_soon(self, seconds: float) -> None:
         if self._timer is not None:
@@ -267,8 +315,8 @@ class Webhook:
             return
         batch: list[bytes] = []
         while self._queue and len(batch) < self.config.batch_size:
-            event = self._queue.popleft()
-            self._bytes -= len(event)
+            event, user = self._queue.popleft()
+            self._charge(user, -1, -len(event) - _EVENT)
             batch.append(event)
         self._batches += 1
         self._busy = True

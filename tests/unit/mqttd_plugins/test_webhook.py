@@ -245,3 +245,74 @@ def test_mistakes_are_named_and_secrets_are_not(
     with pytest.raises(ValueError) as error:
         node.load(_Configured(Webhook(Server().post), secret))
     assert "secret" not in str(error.value) and "token" not in str(error.value)
+
+
+def waiting_of(node: MemoryBroker, server: Server, loaded: LoadedPlugin) -> list[str]:
+    """Whose events wait; the server is well again, and gets them."""
+    server.status = 200
+    before = len(server.events)
+    server.hung[-1].callback(200)
+    node.advance(60)
+    assert loaded.metrics()["waiting"] == 0
+    return [event["from_username"] for event in server.events[before:]]
+
+
+@pytest.mark.parametrize(
+    ("config", "payload"),
+    [({"queue": 30}, b""), ({"queue_bytes": 30_000}, b"x" * 700)],
+    ids=["events", "bytes"],
+)
+def test_no_user_fills_the_queue_for_others(
+    node: MemoryBroker, server: Server, config: dict[str, int], payload: bytes
+) -> None:
+    loaded = load(node, server, batch_size=1, **config)
+    server.status = None
+    users = [node.connect(f"c{n}", username=f"u{n}") for n in range(3)]
+    users[0].publish("t", b"under way")
+    node.advance(1)
+    busy, busy_too, other = users
+    other_names = [node.connect(f"more-{n}", username="u0") for n in range(5)]
+    for _ in range(100):
+        for client in (busy, *other_names):
+            client.publish("t", payload)
+    for _ in range(100):
+        busy_too.publish("t", payload)
+    for _ in range(3):
+        other.publish("t", payload)
+    node.publish("t", payload)  # the operator's own
+    sent = waiting_of(node, server, loaded)
+    assert sent.count("u2") == 3 and sent[-1] is None
+    assert 10 <= sent.count("u0") <= 15 and 5 <= sent.count("u1") <= sent.count("u0")
+
+
+def test_a_queue_that_has_emptied_is_anybodys_again(node: MemoryBroker, server: Server) -> None:
+    loaded = load(node, server, queue=10, batch_size=1)
+    alice = node.connect("alice", username="al")
+    for _ in range(3):
+        server.status = None
+        alice.publish("t", b"under way")
+        node.advance(1)
+        for _ in range(20):
+            alice.publish("t", b"")
+        assert waiting_of(node, server, loaded) == ["al"] * 5
+
+
+def test_one_event_larger_than_half_of_the_queue_fits(node: MemoryBroker, server: Server) -> None:
+    load(node, server, queue_bytes=2000)
+    node.connect("alice").publish("t", b"x" * 1400)
+    node.advance(2)
+    assert len(server.events) == 1
+
+
+def test_deliveries_are_charged_to_the_subscriber(node: MemoryBroker, server: Server) -> None:
+    load(node, server, queue=20, events=("message.publish", "message.delivered"))
+    server.status = None
+    for n in range(30):
+        node.connect(f"s{n}", username="greedy").subscribe("t")
+    alice = node.connect("alice", username="al")
+    for _ in range(3):
+        alice.publish("t", b"x")
+    server.status = 200
+    node.advance(10)
+    events = [event["event"] for event in server.events]
+    assert events.count("message.publish") == 3 and events.count("message.delivered") >= 5
