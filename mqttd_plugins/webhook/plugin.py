@@ -1,6 +1,6 @@
 """Sends events to an HTTP server: a POST with a JSON array, batch after batch.
 
-    hook points --> chosen? --> queue (bounded) --batch_size or batch_seconds--> POST
+    hook points --> chosen? --> queue (bounded) --batch_size, _bytes or _seconds--> POST
                                    |                                              |
                                  full: dropped, counted      2xx: done   5xx, 408, 429, no answer:
                                                              other: dropped   again, later
@@ -77,8 +77,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     payload: Literal["text", "base64", "none"] = "text"
     #: Longest payload that is sent; of a longer one its size is.
     payload_bytes: Annotated[int, Meta(ge=0)] = 65536
-    #: A batch goes when it has so many events, or its first one has waited so long.
+    #: A batch goes when it has so many events or bytes, or its first one has waited so long. An
+    #: event that is larger goes alone.
     batch_size: Annotated[int, Meta(ge=1, le=10_000)] = 100
+    batch_bytes: Annotated[int, Meta(ge=1024)] = 1 << 20
     batch_seconds: Annotated[float, Meta(gt=0, le=3600)] = 1.0
     #: Events and bytes that may wait; of one user no more than is left free.
     queue: Annotated[int, Meta(ge=1)] = 10_000
@@ -275,10 +277,15 @@ class Webhook:
         self._charge(user, 1, len(event) + _EVENT)
         if self._busy:
             return
-        if len(self._queue) >= self.config.batch_size:
+        if self._is_batch():
             self._send_soon(0)
         elif self._timer is None:
             self._send_soon(self.config.batch_seconds)
+
+    def _is_batch(self) -> bool:
+        """Whether enough waits for one."""
+        config = self.config
+        return len(self._queue) >= config.batch_size or self._bytes >= config.batch_bytes
 
     def _fits(self, size: int, user: str | None) -> bool:
         """Whether there is room, and as much left behind it as this user has."""
@@ -314,8 +321,13 @@ class Webhook:
         if self._busy or not self._queue:
             return
         batch: list[bytes] = []
+        room = self.config.batch_bytes - 1
         while self._queue and len(batch) < self.config.batch_size:
-            event, user = self._queue.popleft()
+            event, user = self._queue[0]
+            room -= len(event) + 1  # a comma, or a bracket
+            if room < 0 and batch:
+                break
+            self._queue.popleft()
             self._charge(user, -1, -len(event) - _EVENT)
             batch.append(event)
         self._batches += 1
@@ -378,7 +390,7 @@ class Webhook:
 
     def _next(self) -> None:
         self._busy = False
-        if len(self._queue) >= self.config.batch_size:
+        if self._is_batch():
             self._send_soon(0)
         elif self._queue:
             self._send_soon(self.config.batch_seconds)

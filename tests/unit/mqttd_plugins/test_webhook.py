@@ -316,3 +316,22 @@ def test_deliveries_are_charged_to_the_subscriber(node: MemoryBroker, server: Se
     node.advance(10)
     events = [event["event"] for event in server.events]
     assert events.count("message.publish") == 3 and events.count("message.delivered") >= 5
+
+
+def test_a_batch_is_bounded_by_its_bytes_too(node: MemoryBroker, server: Server) -> None:
+    load(node, server, batch_bytes=4096)
+    for number in range(20):
+        node.publish("t", b"%4d" % number + b"x" * (6000 if number == 7 else 600))
+    node.advance(2)
+    sizes = [len(json.dumps(batch, separators=(",", ":"))) for batch, _ in server.requests]
+    assert [event["payload"][:4] for event in server.events] == [f"{n:4}" for n in range(20)]
+    assert sorted(sizes)[-1] > 6000 and sorted(sizes)[-2] <= 4096
+    assert len(server.requests) < 10
+
+
+def test_a_batch_with_enough_bytes_goes_at_once(node: MemoryBroker, server: Server) -> None:
+    load(node, server, batch_bytes=4096, batch_seconds=60.0)
+    for _ in range(5):
+        node.publish("t", b"x" * 1000)
+    node.advance(0.1)
+    assert len(server.events) == 3
