@@ -23,7 +23,6 @@ killed may be published again.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from functools import lru_cache
 from hashlib import blake2b
 from heapq import heappop, heappush
 from time import monotonic
@@ -356,7 +355,6 @@ class Delayed:
         return False
 
 
-@lru_cache(maxsize=1024)
 def _user_of(username: str | None) -> str:
     """A user as a part of keys: a name may be long."""
     name = "" if username is None else username

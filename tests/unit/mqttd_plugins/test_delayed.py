@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -285,3 +287,23 @@ def test_what_an_earlier_version_has_kept_is_published(node: MemoryBroker) -> No
     node.load(delayed)
     node.advance(1)
     assert [message.topic for message in heard] == ["t"]
+
+
+def test_long_user_names_are_not_remembered() -> None:
+    node = MemoryBroker()
+    node.load(delayed)
+    held = 0
+    tracemalloc.start()
+    try:
+        for number in range(60):
+            if number == 10:
+                gc.collect()
+                held = tracemalloc.get_traced_memory()[0]
+            client = node.connect("alice", username=f"{number}" + "x" * 60_000)
+            client.publish("$delayed/1/t", b"", 1)
+            client.disconnect()
+            node.advance(2)
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] - held < 1_000_000
+    finally:
+        tracemalloc.stop()
