@@ -81,7 +81,7 @@ class _Running:
         self.address = wanted.get("address")
         self.wanted = " ".join(f"{key}={value}" for key, value in wanted.items())
         self.ends_at = ends_at
-        self.lines: list[str] = []
+        self.lines: list[bytes] = []
         self.count = 0
         self.missing = 0
         self.bytes = 0
@@ -330,7 +330,7 @@ class Trace:
             return
         seconds = self.handle.clock.seconds()
         time = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")
-        line = f"{time}Z {text}\n".encode("utf-8", "backslashreplace").decode()
+        line = f"{time}Z {text}\n".encode("utf-8", "backslashreplace")
         trace.lines.append(line)
         trace.count += 1
         trace.bytes += len(line)
@@ -353,8 +353,8 @@ class Trace:
         lines, trace.lines = trace.lines, []
         trace.waiting = 0
         if trace.missing:
-            lines.append(f"({trace.missing} lines are missing up to here)\n")
-        trace.writing = self.handle.in_thread(_append, trace.path, "".join(lines))
+            lines.append(b"(%d lines are missing up to here)\n" % trace.missing)
+        trace.writing = self.handle.in_thread(_append, trace.path, b"".join(lines))
         trace.writing.addErrback(self._cannot_write, trace)
         trace.writing.addCallback(self._written, trace)
         return trace.writing
@@ -432,9 +432,9 @@ def _create(path: str) -> None:
     os.close(os.open(path, flags, 0o600))
 
 
-def _append(path: str, text: str) -> None:
+def _append(path: str, text: bytes) -> None:
     flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(path, flags), "w", encoding="utf-8") as file:
+    with os.fdopen(os.open(path, flags), "wb") as file:
         file.write(text)
 
 

@@ -136,6 +136,16 @@ def test_a_trace_ends_by_itself(node: MemoryBroker) -> None:
     assert not node.broker.points
 
 
+def test_a_file_is_bounded_by_its_bytes_not_its_characters(node: MemoryBroker) -> None:
+    loaded = node.load(trace, {"max_bytes": 10_000})
+    loaded.command("start", "t", "topic=#")
+    for _ in range(100):
+        node.publish("\U0001f511" * 200)
+        node.advance(0.25)
+    file = Path(loaded.handle.data_dir) / "t.log"
+    assert 10_000 <= file.stat().st_size < 14_000
+
+
 def test_what_waits_for_the_disk_is_bounded(node: MemoryBroker) -> None:
     loaded = node.load(trace, {"max_waiting": 10})
     loaded.command("start", "t", "topic=#")
