@@ -239,6 +239,16 @@ class Webhook:
         topic = message.topic
         if not self._all_topics and not any(match(topic, each) for each in self.config.topics):
             return
+        if client is not None:
+            user: str | None = client.username or ""
+        else:
+            user = (message.username or "") if message.client_id else None
+        payload: bytes | None = message.payload
+        if self.config.payload == "none" or len(message.payload) > self.config.payload_bytes:
+            payload = None
+        if not self._fits(len(payload or b"") + _EVENT, user):
+            self._refuse(user)  # before it has cost an encoding
+            return
         made = {
             "id": f"{message.id:032x}",
             "from": message.client_id,
@@ -248,9 +258,8 @@ class Webhook:
             "retain": message.retain,
             "size": len(message.payload),
         }
-        if self.config.payload != "none" and len(message.payload) <= self.config.payload_bytes:
-            made |= self._payload(message.payload)
-        user = (message.username or "") if message.client_id else None
+        if payload is not None:
+            made |= self._payload(payload)
         self._event(event, client, made | more, user)
 
     def _payload(self, payload: bytes) -> dict[str, str]:
@@ -265,13 +274,7 @@ class Webhook:
 
     def _put(self, event: bytes, user: str | None) -> None:
         if not self._fits(len(event) + _EVENT, user):
-            self.dropped_full += 1
-            if self.dropped_full <= 3 or self.dropped_full % 10_000 == 0:
-                self.handle.log.warn(
-                    "the queue has no room for events of {user}, they are dropped ({count} so far)",
-                    user="the broker" if user is None else repr(user[:200]),
-                    count=self.dropped_full,
-                )
+            self._refuse(user)
             return
         self._queue.append((event, user))
         self._charge(user, 1, len(event) + _EVENT)
@@ -281,6 +284,16 @@ class Webhook:
             self._send_soon(0)
         elif self._timer is None:
             self._send_soon(self.config.batch_seconds)
+
+    def _refuse(self, user: str | None) -> None:
+        """There is no room for an event of this user."""
+        self.dropped_full += 1
+        if self.dropped_full <= 3 or self.dropped_full % 10_000 == 0:
+            self.handle.log.warn(
+                "the queue has no room for events of {user}, they are dropped ({count} so far)",
+                user="the broker" if user is None else repr(user[:200]),
+                count=self.dropped_full,
+            )
 
     def _is_batch(self) -> bool:
         """Whether enough waits for one."""

@@ -335,3 +335,22 @@ def test_a_batch_with_enough_bytes_goes_at_once(node: MemoryBroker, server: Serv
         node.publish("t", b"x" * 1000)
     node.advance(0.1)
     assert len(server.events) == 3
+
+
+def test_what_has_no_room_is_not_encoded(
+    node: MemoryBroker, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[bytes] = []
+    encode = Webhook._payload
+
+    def counted(plugin: Webhook, payload: bytes) -> dict[str, str]:
+        encoded.append(payload)
+        return encode(plugin, payload)
+
+    monkeypatch.setattr(Webhook, "_payload", counted)
+    loaded = load(node, server, queue=10, batch_seconds=60.0)
+    alice = node.connect("alice")
+    for _ in range(100):
+        alice.publish("t", b"x")
+    assert len(encoded) == loaded.metrics()["waiting"] == 5
+    assert loaded.metrics()["dropped_queue_full_total"] == 95
