@@ -261,10 +261,12 @@ class IPluginHandle(IHooks):
         acked: bool = True,
         topic_filter: str | Sequence[str] | None = None,
         dropped: bool = False,
+        unheard: bool = False,
     ) -> None:
         """Have deliveries noted, acknowledgements of them, or both, without what a hook costs.
 
-        With `dropped`, what one receiver misses too, as ``delivery.dropped`` hears of it.
+        With `dropped`, what one receiver misses too, as ``delivery.dropped`` hears of it; with
+        `unheard` what reaches nobody, as ``message.dropped``.
 
         :param notes: a `mqttd.session.publish.notes.Notes`, which must not raise; takes the place
         of what

@@ -18,9 +18,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from mqttd.codec.reasons import name_of
-from mqttd.codec.topic import match
 from mqttd.pipeline.log.appender import Appender
-from mqttd.pipeline.log.blocks import HAS_QOS, HAS_SIZE, NO_ID, RETAIN
+from mqttd.pipeline.log.blocks import HAS_QOS, NO_ID, RETAIN
 from mqttd.pipeline.log.columns import Columns
 from mqttd.pipeline.log.schema import CODES, EVENTS
 from mqttd.types import ClientInfo, HookResult
@@ -33,7 +32,13 @@ LAST: Final = -1_000_000
 
 #: Events that the broker hands to `Columns`.
 NOTED: Final = frozenset(
-    ("message.publish", "message.delivered", "message.acked", "delivery.dropped")
+    (
+        "message.publish",
+        "message.delivered",
+        "message.acked",
+        "message.dropped",
+        "delivery.dropped",
+    )
 )
 
 #: Answers about topics and clients that are remembered.
@@ -73,7 +78,6 @@ class Exporter:
         self._hide_peer = "peer" in redact
         self._hide_topic = "topic" in redact
         self._hide_headers = "headers" in redact
-        self._topic_answers: dict[str, bool] = {}
         self._client_answers: dict[str, bool] = {}
         self._append = log.append
 
@@ -86,7 +90,6 @@ class Exporter:
             "client.unsubscribe": self.client_unsubscribe,
             "session.subscribed": self.session_subscribed,
             "session.unsubscribed": self.session_unsubscribed,
-            "message.dropped": self.message_dropped,
         }
         points: dict[str, tuple[str, Callable[..., HookResult | None]]] = {
             "client.authenticate": ("client.connack", self.client_connack),
@@ -109,18 +112,6 @@ class Exporter:
         columns.sample = self._sample
 
     # -- what is chosen
-
-    def wants_topic(self, topic: str) -> bool:
-        """Whether message events of this topic are exported."""
-        if not self._topics:
-            return True
-        answer = self._topic_answers.get(topic)
-        if answer is None:
-            answer = any(match(topic, one) for one in self._topics)
-            if len(self._topic_answers) >= MOST_ANSWERS:
-                self._topic_answers.clear()
-            self._topic_answers[topic] = answer
-        return answer
 
     def wants_client(self, client_id: str) -> bool:
         """Whether events of this client are exported."""
@@ -207,53 +198,3 @@ class Exporter:
     def session_unsubscribed(self, client: ClientInfo, topic_filter: str, acc: object) -> None:
         """A subscription has ended."""
         self.client_event(CODES["session.unsubscribed"], client, topic_filter)
-
-    # -- messages
-
-    def message_event(
-        self,
-        code: int,
-        message: Any,
-        client_id: str,
-        username: str | None,
-        at: int,
-        peer: str = "",
-        reason: str = "",
-    ) -> None:
-        """Export what became of a message; its payload is in the event of its publish.
-
-        What Spark's sink says to the plugin itself is no event.
-        """
-        if message.topic.startswith("$mqttd/"):
-            return
-        if not (self.wants_topic(message.topic) and self.wants_client(client_id)):
-            return
-        flags = message.qos | HAS_QOS | HAS_SIZE | (RETAIN if message.retain else 0)
-        self._append(
-            (
-                code,
-                at,
-                flags,
-                message.id.to_bytes(16, "big"),
-                "" if self._hide_client else client_id,
-                "" if self._hide_user or username is None else username,
-                "" if self._hide_peer else peer,
-                "" if self._hide_topic else message.topic,
-                reason,
-                len(message.payload),
-                b"",
-                b"",
-            )
-        )
-
-    def message_dropped(self, client: ClientInfo | None, reason: str, message: Any) -> None:
-        """A message has reached nobody."""
-        self.message_event(
-            CODES["message.dropped"],
-            message,
-            message.client_id,
-            message.username,
-            time.time_ns() // 1000,
-            "",
-            reason,
-        )

@@ -198,18 +198,16 @@ class SparkPlugin:
         )
         self._exporter = exporter = Exporter(config, log)
         for point, callback in exporter.callbacks():
-            # On other topics a message that reaches nobody goes its way as bytes.
-            topics = self._topics() if point == "message.dropped" else None
-            handle.hook(point, callback, priority=LAST, topic_filter=topics)
+            handle.hook(point, callback, priority=LAST)
             self._hooked.append((point, callback))
         exporter.choose(log.columns)
         if "message.publish" in exporter.events:
             self._careful = overflow == "block"
             handle.keep_messages(log.columns, self._topics())
         told = [f"message.{name}" in exporter.events for name in ("delivered", "acked")]
-        dropped = "delivery.dropped" in exporter.events
-        if dropped or any(told):
-            handle.keep_deliveries(log.columns, *told, self._topics(), dropped)
+        lost = [f"{what}.dropped" in exporter.events for what in ("delivery", "message")]
+        if any(told) or any(lost):
+            handle.keep_deliveries(log.columns, *told, self._topics(), *lost)
         if config.acked_means_logged:
             handle.hold_acknowledgements(self._hold, required=True)
         handle.add_command("package", self._package, "Makes the zip for spark-submit --py-files.")

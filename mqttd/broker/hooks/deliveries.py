@@ -4,6 +4,8 @@
                                                                                   |
                                                         Notes.note_deliveries(client, runs)
 
+What reaches nobody goes the same way, with the trace of who has published it (`note_unheard`).
+
 Messages that go to a client one after another and differ in their payloads alone are one run, and
 so are their acknowledgements, as long as the turn lasts, whatever others get in between. Each is
 told with the time at which the turn ends: that is when deliveries are written. Clients that were
@@ -60,6 +62,16 @@ class Keeping:
         if topics is None or topics.match(run.topic.decode()):
             self.notes.note_dropped(at, session.client_id, session.username, run, reason)
 
+    def tell_unheard(
+        self, at: int, client_id: str, username: str | None, runs: list[Run], reason: str
+    ) -> None:
+        """Tell it of those of a client's messages on its topics that have reached nobody."""
+        topics = self.topics
+        if topics is not None:
+            runs = [run for run in runs if topics.match(run.topic.decode())]
+        if runs:
+            self.notes.note_unheard(at, client_id, username, runs, reason)
+
 
 class Deliveries(Ending):
     """Collects the traces of a turn.
@@ -67,13 +79,16 @@ class Deliveries(Ending):
     turn: at whose ends they are told; clock: gives microseconds since 1970.
     """
 
-    __slots__ = ("_clock", "_count", "_sessions", "_turn", "acking", "delivering", "missing")
+    __slots__ = ("_clock", "_count", "_sessions", "_turn", "acking", "delivering", "missing",
+                 "unheard")  # fmt: skip
 
     def __init__(self, turn: Turn, clock: Callable[[], int]) -> None:
-        #: Who is noted deliveries, who acknowledgements, and who what a receiver misses.
+        #: Who is noted deliveries, who acknowledgements, who what a receiver misses, and who what
+        #: reaches nobody.
         self.delivering: list[Keeping] = []
         self.acking: list[Keeping] = []
         self.missing: list[Keeping] = []
+        self.unheard: list[Keeping] = []
         self._turn = turn
         self._clock = clock
         #: Those with a trace, and the entries in them.
@@ -87,6 +102,27 @@ class Deliveries(Ending):
 
     def add(self, acked: bool, session: State, run: Run) -> None:
         """These messages were sent or acknowledged."""
+        trace = self._trace(session)
+        if acked:
+            trace.acked.append(run)
+        else:
+            trace.sent.append(run)
+        self._weigh(run)
+
+    def unheard_run(self, session: State, run: Run) -> None:
+        """These messages of its client have reached nobody."""
+        self._trace(session).unheard.append(run)
+        self._weigh(run)
+
+    def unheard_message(self, message: Message, reason: str) -> None:
+        """One has reached nobody, for this reason; told without waiting for the turn."""
+        if self.unheard:
+            at = self._clock()
+            runs = [run_of(message)]
+            for keeping in self.unheard:
+                keeping.tell_unheard(at, message.client_id, message.username, runs, reason)
+
+    def _trace(self, session: State) -> Trace:
         trace = session.trace
         if trace is None:
             trace = Trace()
@@ -94,10 +130,9 @@ class Deliveries(Ending):
             if not self._sessions:
                 self._turn.endings.append(self)
             self._sessions.append(session)
-        if acked:
-            trace.acked.append(run)
-        else:
-            trace.sent.append(run)
+        return trace
+
+    def _weigh(self, run: Run) -> None:
         self._count += 1 + (len(run.topic) >> _TOPIC_SHIFT)
         if self._count > _MOST:
             self.end_turn()
@@ -127,6 +162,14 @@ class Deliveries(Ending):
                     runs = joined(before)
                 for keeping in self.delivering:
                     keeping.tell(False, at, session, runs)
+        for session in sessions:
+            trace = session.trace
+            if trace is not None and trace.unheard:
+                runs = joined(trace.unheard)
+                for keeping in self.unheard:
+                    keeping.tell_unheard(
+                        at, session.client_id, session.username, runs, "no_subscriber"
+                    )
         for session in sessions:
             trace = session.trace
             session.trace = None

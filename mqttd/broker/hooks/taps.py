@@ -23,7 +23,7 @@ from mqttd.session.ground.message import Delivery, Message
 from mqttd.session.ground.runs import Run
 from mqttd.session.publish.general import General
 from mqttd.session.publish.notes import Notes
-from mqttd.session.routes.route import HOOKED, RECORDED, TOLD, UNHEARD
+from mqttd.session.routes.route import HOOKED, MISSED, RECORDED, TOLD, UNHEARD
 from mqttd.session.state import State
 from mqttd.types import ClientInfo
 
@@ -81,7 +81,7 @@ class Taps(Reports):
         self.tap_acked = self.hooked_acked or bool(kept.acking)
         self.hooked_missed = "delivery.dropped" in self.points
         self.tap_missed = self.hooked_missed or bool(kept.missing)
-        self.tap_dropped = self.tap_missed or "message.dropped" in self.points
+        self.tap_dropped = self.tap_missed or "message.dropped" in self.points or bool(kept.unheard)
         self.fast = self.settings.fast_path and not self.settings.upgrade_qos
         gears = self.router.gears
         changed = gears.ask("message.publish", HOOKED, self._wanted("message.publish"))
@@ -108,8 +108,9 @@ class Taps(Reports):
         acked: bool,
         topic_filters: list[str] | None = None,
         dropped: bool = False,
+        unheard: bool = False,
     ) -> object:
-        """Have `notes` told of deliveries, acknowledgements, what is dropped, on these topics.
+        """Have `notes` told of deliveries, acknowledgements, what is lost, on these topics.
 
         None: on all. Returns what `remove_deliveries` takes.
         """
@@ -120,7 +121,15 @@ class Taps(Reports):
             self.deliveries.acking.append(keeping)
         if dropped:
             self.deliveries.missing.append(keeping)
-        if self.router.gears.ask(keeping.name, RECORDED, topic_filters):
+        if unheard:
+            self.deliveries.unheard.append(keeping)
+        gears = self.router.gears
+        changed = False
+        if delivered or acked or dropped:
+            changed = gears.ask(keeping.name, RECORDED, topic_filters)
+        if unheard:
+            changed |= gears.ask(f"{keeping.name} unheard", MISSED, topic_filters)
+        if changed:
             self.router.all_changed()
         self.hooks_changed("", False)
         return keeping
@@ -130,10 +139,12 @@ class Taps(Reports):
         assert isinstance(token, Keeping)
         self.deliveries.end_turn()
         known = self.deliveries
-        for kept in (known.delivering, known.acking, known.missing):
+        for kept in (known.delivering, known.acking, known.missing, known.unheard):
             if token in kept:
                 kept.remove(token)
-        if self.router.gears.forget(token.name):
+        gears = self.router.gears
+        changed = gears.forget(token.name)
+        if gears.forget(f"{token.name} unheard") or changed:
             self.router.all_changed()
         self.hooks_changed("", False)
 
@@ -335,7 +346,15 @@ class Taps(Reports):
         if self.tap_dropped:
             self.message_dropped(message, reason)
 
+    def unheard_run(self, channel: General, run: Run) -> None:
+        """See `Router.unheard_run`."""
+        session = channel.session
+        if session is not None and self.deliveries.unheard:
+            self.deliveries.unheard_run(session, run)
+
     def message_dropped(self, message: Message, reason: str) -> None:
+        """Hook message.dropped, and who keeps it."""
+        self.deliveries.unheard_message(message, reason)
         if "message.dropped" in self.points:
             session = self.sessions.get(message.client_id)
             client = self.client_of(session) if session is not None else None

@@ -27,6 +27,7 @@ from mqttd.session.ground.settings import Settings
 from mqttd.session.routes.receiver import Receiver
 from mqttd.session.routes.route import (
     HELD,
+    MISSED,
     MOUNTED,
     NO_LOCAL,
     NOTED,
@@ -459,7 +460,7 @@ def _is_session(receiver: Receiver) -> bool:
 
 def _is_plain(route: Route) -> bool:
     """Whether nobody looks at its messages, and they go to sessions of clients of this process."""
-    if route.gear & ~(HELD | NOTED | RECORDED | SPREAD | UNHEARD | WIDE):
+    if route.gear & ~(HELD | MISSED | NOTED | RECORDED | SPREAD | UNHEARD | WIDE):
         return False
     for receiver in route.sessions:
         if not (receiver.bare and isinstance(receiver, Session)):

@@ -59,6 +59,7 @@ class Promises(HandleBase):
         acked: bool = True,
         topic_filter: Patterns = None,
         dropped: bool = False,
+        unheard: bool = False,
     ) -> None:
         """See `IPluginHandle.keep_deliveries`."""
         self._check()
@@ -66,7 +67,7 @@ class Promises(HandleBase):
         self._stop_following()
         if notes is not None:
             self._following = self._host.broker.add_deliveries(
-                notes, delivered, acked, topic_filters, dropped
+                notes, delivered, acked, topic_filters, dropped, unheard
             )
 
     def pause_publishers(self, paused: bool) -> None:

@@ -1,7 +1,8 @@
 """What was sent to a client in a turn, and what it has acknowledged: for those who keep it.
 
     Run    messages of one topic that follow one another: id, topic, size; one for all receivers
-    Trace  of one session: the runs it was sent, those it has acknowledged; until the turn ends
+    Trace  of one session: the runs it was sent, those it has acknowledged, those of its own that
+           reached nobody; until the turn ends
 
 Promise: a delivery that is noted, or its acknowledgement, is one list append.
 """
@@ -42,11 +43,12 @@ class Run:
 class Trace:
     """The runs of one session in this turn."""
 
-    __slots__ = ("acked", "sent")
+    __slots__ = ("acked", "sent", "unheard")
 
     def __init__(self) -> None:
         self.sent: list[Run] = []
         self.acked: list[Run] = []
+        self.unheard: list[Run] = []
 
 
 def joined(runs: list[Run]) -> list[Run]:

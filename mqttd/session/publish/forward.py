@@ -35,6 +35,7 @@ from mqttd.session.routes.route import (
     HOOKED,
     LIGHT0,
     LIGHT1,
+    MISSED,
     NOTED,
     QOS_MASK,
     RECORDED,
@@ -55,9 +56,9 @@ _ACK1: Final = b"\x40\x02"
 _ACK2: Final = b"\x50\x02"
 
 #: Gears that a message for one shared group alone may have beside `SPREAD`.
-_BESIDE: Final = HELD | NOTED | RECORDED | UNHEARD
+_BESIDE: Final = HELD | MISSED | NOTED | RECORDED | UNHEARD
 #: With one of these a message is put into shapes.
-_APART: Final = SPREAD | HEARD | UNHEARD
+_APART: Final = SPREAD | HEARD | MISSED | UNHEARD
 
 
 class Forwarding(Lending):
@@ -111,7 +112,7 @@ class Forwarding(Lending):
             self._geared(route, data, pos, p, topic_end, at, body, end, expiry)
             return end
         if gear & ~(HELD | NOTED) or first & 1:
-            if gear & ~(HELD | NOTED) == RECORDED and not first & 1:
+            if not gear & ~(HELD | MISSED | NOTED | RECORDED) and not first & 1:
                 return self.recorded(route, data, pos, p, topic_end, at, body, end, expiry)
             group = route.lone if gear & ~_BESIDE == SPREAD and not first & 1 else None
             if group is not None:
@@ -382,7 +383,7 @@ class Forwarding(Lending):
                 return
         if gear & TOLD:
             inbound.whole = message
-        if message is None and gear & (NOTED | RECORDED):
+        if message is None and gear & (MISSED | NOTED | RECORDED):
             run = self.name(route, data, pos, p, topic_end, at, body, end, 1)
             if gear & RECORDED:
                 inbound.run = run
@@ -414,8 +415,13 @@ class Forwarding(Lending):
             if message is None:
                 message = self.whole_of(inbound, route, run)
             router.unheard(message, "no_subscriber")
-        elif not count and router.tap_unheard:
-            self.missed(None, route, data, pos, p, topic_end, at, body, end, end - pos)
+        elif not count:
+            if run is not None and gear & MISSED:
+                router.unheard_run(self, run)
+            elif message is not None and gear & MISSED:
+                router.unheard(message, "no_subscriber")
+            if router.tap_unheard:
+                self.missed(None, route, data, pos, p, topic_end, at, body, end, end - pos)
         self.published(first, packet_id, count, gear, route.topic)
 
     def _hooked(

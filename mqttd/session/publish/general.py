@@ -151,6 +151,9 @@ class Router(Judge):
     def unheard(self, message: Message, reason: str) -> None:
         """A message reached nobody (`TOLD`): tell the hooks; `reason` as for `message.dropped`."""
 
+    def unheard_run(self, channel: General, run: Run) -> None:
+        """The same of messages of a client that are known by their run alone (`MISSED`)."""
+
     def missed(self, message: Message, reason: str, client_id: str) -> None:
         """A message is lost (for everybody, or for this receiver) that nothing was made of yet."""
 

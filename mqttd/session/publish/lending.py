@@ -15,7 +15,16 @@ from mqttd.session.ground.message import Delivery
 from mqttd.session.ground.runs import Run
 from mqttd.session.publish.general import PUBREC
 from mqttd.session.publish.spans import Spanning
-from mqttd.session.routes.route import IDENTIFIED, NOTED, QOS_MASK, RECORDED, UNHEARD, Route, Target
+from mqttd.session.routes.route import (
+    IDENTIFIED,
+    MISSED,
+    NOTED,
+    QOS_MASK,
+    RECORDED,
+    UNHEARD,
+    Route,
+    Target,
+)
 
 __all__ = ["Lending"]
 
@@ -53,7 +62,7 @@ class Lending(Spanning):
         else:
             router.metrics.messages_received_qos0 += 1
         run: Run | None = None
-        if route.gear & (NOTED | RECORDED):
+        if route.gear & (MISSED | NOTED | RECORDED):
             run = self.name(route, data, pos, p, topic_end, at, body, end, 1)
         kept = run if route.gear & RECORDED else None
         member = group.choose(session.client_id, route.topic)
@@ -61,7 +70,9 @@ class Lending(Spanning):
             if route.gear & UNHEARD:
                 inbound = self.inbound(data, pos, p, topic_end, at, body, end, expiry)
                 router.unheard(self.whole_of(inbound, route, run), "no_subscriber")
-            elif router.tap_unheard:
+            elif run is not None and route.gear & MISSED:
+                router.unheard_run(self, run)
+            if router.tap_unheard and not route.gear & UNHEARD:
                 size = end - pos
                 self.missed(None, route, data, pos, p, topic_end, at, body, end, size)
             self.published(first, packet_id, 0, route.gear, route.topic)

@@ -3,6 +3,7 @@
     PUBLISH --> route with the gear NOTED --> note(parts of the packet) --> whoever keeps them
     a delivery, or its acknowledgement -----> note_deliveries ----------->  and has asked for these
     what one receiver misses ---------------> note_dropped -------------->
+    what reaches nobody --------------------> note_unheard -------------->
 
 A note is one call for one packet or a run of packets, with their places in the bytes received;
 no `Message` is made. What reaches the broker another way (a will, a hook's own message) comes as a
@@ -63,5 +64,15 @@ class Notes:
         """This client misses a message, of which there are more receivers or none; told at once.
 
         `at`: when, in µs since 1970; `reason` as of the hook ``delivery.dropped``.
+        """
+        raise NotImplementedError
+
+    def note_unheard(
+        self, at: int, client_id: str, username: str | None, runs: list[Run], reason: str
+    ) -> None:
+        """These messages of this client have reached nobody.
+
+        `at`: when, or the end of that turn, in µs since 1970; `reason` as of the hook
+        ``message.dropped``.
         """
         raise NotImplementedError

@@ -18,7 +18,7 @@ from mqttd.session.ground.wheel import milliseconds
 from mqttd.session.publish.forward import Forwarding
 from mqttd.session.publish.inbound import recast
 from mqttd.session.routes.receiver import Receiver
-from mqttd.session.routes.route import LIGHT0, LIGHT1, Route
+from mqttd.session.routes.route import LIGHT0, LIGHT1, MISSED, Route
 from mqttd.session.state import State
 
 __all__ = ["Recording"]
@@ -65,6 +65,8 @@ class Recording(Forwarding):
         name = self.name(route, data, pos, p, topic_end, at, body, end, run)
         if not route.sessions:
             self._qos0(route, data, pos, p, topic_end, at, body, stop, size, expiry)
+            if route.gear & MISSED:
+                router.unheard_run(self, name)
             return stop
         same: bytes | None = None
         other: bytes | None = None
@@ -155,6 +157,8 @@ class Recording(Forwarding):
         router = self.router
         if not route.sessions:
             self._qos1(route, data, pos, p, topic_end, at, body, end, expiry)
+            if route.gear & MISSED:
+                router.unheard_run(self, run)
             return
         first = data[pos]
         packet_id = data[topic_end] << 8 | data[topic_end + 1]

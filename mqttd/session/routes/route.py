@@ -10,6 +10,7 @@ with their subscription options, and the *gear* that follows from them:
     TOLD       hooks hear of its deliveries, so those remember the message they are of
     RECORDED   somebody keeps its deliveries: those know which message they are of, without one
     UNHEARD    hooks hear of a message that reaches nobody, which may be
+    MISSED     somebody keeps that one has reached nobody, which may be: it is known by its run
     HELD       acknowledgements wait until somebody has kept a promise
     STUCK      what would have to be kept, here or elsewhere, cannot be: it is refused
     FOLLOWED   its messages are followed from hand to hand, for `why`
@@ -39,6 +40,7 @@ __all__ = [
     "LIGHT0",
     "LIGHT1",
     "MOUNTED",
+    "MISSED",
     "NOTED",
     "NO_LOCAL",
     "OPTIONS",
@@ -94,6 +96,7 @@ STUCK: Final = 64
 WIDE: Final = 128
 FOLLOWED: Final = 256
 RECORDED: Final = 512
+MISSED: Final = 1024
 #: Somebody hears of its deliveries, one way or the other.
 HEARD: Final = TOLD | RECORDED
 
@@ -358,9 +361,9 @@ class Route:
             self.gear |= WIDE
 
     def hear(self) -> None:
-        """Its gear is whole: hooks hear of what reaches nobody where that may be."""
-        if self.gear & UNHEARD and self.sessions and not self._differs():
-            self.gear &= ~UNHEARD
+        """Its gear is whole: somebody hears of what reaches nobody where that may be."""
+        if self.gear & (UNHEARD | MISSED) and self.sessions and not self._differs():
+            self.gear &= ~(UNHEARD | MISSED)
 
     def _differs(self) -> bool:
         """Whether its receivers get different shapes of a message, or some may get none."""

@@ -21,7 +21,7 @@ from typing import Final
 
 from mqttd.session.routes.ahead import Ahead
 from mqttd.session.routes.changes import Changes
-from mqttd.session.routes.route import HELD, NOTED, RECORDED, Route
+from mqttd.session.routes.route import HELD, MISSED, NOTED, RECORDED, Route
 from mqttd.session.routes.sights import Sights
 from mqttd.session.routes.stems import Stems
 
@@ -107,7 +107,7 @@ class Topics:
         route = self._passing
         route.rename(topic, key)
         self._build(route)
-        if route.gear & ~(HELD | NOTED | RECORDED):
+        if route.gear & ~(HELD | MISSED | NOTED | RECORDED):
             self._passing = Route("")
             self._keep(route)
         return route

@@ -20,6 +20,7 @@ from mqttd.pipeline.log.packed import PAYLOADS, joined, pack, taken_of
 from mqttd.pipeline.log.packed import Columns as Packed
 from mqttd.pipeline.log.zstd import zstd
 from mqttd.session.ground.settings import Settings
+from mqttd.session.routes.route import MISSED, NOTED
 from mqttd.testing import MemoryBroker
 from tests.unit.pipeline.test_blocks import rows
 
@@ -195,6 +196,36 @@ def test_long_topics_are_weighed_however_few_bytes_bring_them(hooked: bool) -> N
         told += one.rows
     assert told + columns.count >= 2 * 1002
     assert len(taken) > 20
+
+
+@pytest.mark.parametrize("gears", ["runs", "hooked", "told"])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+def test_what_reaches_nobody_is_noted_behind_what_was_published(gears: str, qos: int) -> None:
+    """Whether the messages are bytes on their way, or somebody looks at each."""
+    node = MemoryBroker()
+    columns = Columns(16_384, lambda: None, lambda: None)
+    node.broker.add_notes(columns)
+    node.broker.add_deliveries(columns, False, False, None, False, True)
+    if gears == "hooked":
+        node.hooks.hook("message.publish", lambda *args: None)
+    elif gears == "told":
+        node.hooks.hook("message.delivered", lambda *args: None)
+    route = node.broker.router.of("away")
+    assert route.gear & MISSED and (gears != "runs" or route.gear == MISSED | NOTED)
+    writer = node.connect("writer")
+    packets = [Publish("away", b"%02d" % at, qos, False, False, at + 1) for at in range(12)]
+    packets += [Publish(f"away/{at}", b"", qos, False, False, at + 20) for at in range(12)]
+    packets.append(Publish("kept", b"x", qos, True, False, 40))
+    writer.feed(b"".join([serialize(packet, 5) for packet in packets]))
+    node.connect("reader").subscribe(Subscription("here", 0))
+    writer.feed(serialize(Publish("here", b"yes", qos, False, False, 41), 5))
+    assert not node.broker.router.of("here").gear & MISSED
+    events = list(decode_block(pack(columns.take(), 0), "n"))
+    published = [(one.message_id, one.topic) for one in events if one.event == "message.publish"]
+    unheard = [one for one in events if one.event == "message.dropped"]
+    assert [(one.message_id, one.topic) for one in unheard] == published[:-1]
+    assert {(one.client_id, one.reason) for one in unheard} == {("writer", "no_subscriber")}
+    assert len(published) == 26
 
 
 def test_what_a_hook_has_made_of_a_message_is_noted_once() -> None:
