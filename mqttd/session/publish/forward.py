@@ -411,15 +411,13 @@ class Forwarding(Lending):
         count = router.fan_out(inbound, route) if wide else inbound.fan(route)
         router.topics.work += count + 1
         router.topics.pour(end - pos, 0 if wide else count)
-        if not count and gear & (TOLD | UNHEARD):
+        if not count and (gear & (TOLD | UNHEARD) or (message is not None and gear & MISSED)):
             if message is None:
                 message = self.whole_of(inbound, route, run)
             router.unheard(message, "no_subscriber")
         elif not count:
             if run is not None and gear & MISSED:
                 router.unheard_run(self, run)
-            elif message is not None and gear & MISSED:
-                router.unheard(message, "no_subscriber")
             if router.tap_unheard:
                 self.missed(None, route, data, pos, p, topic_end, at, body, end, end - pos)
         self.published(first, packet_id, count, gear, route.topic)

@@ -10,6 +10,7 @@ import pytest
 from mqttd.admin.ctl.why import step_text
 from mqttd.config.schema import Trace
 from mqttd.monitor.trail import Trail
+from mqttd.pipeline.log.columns import Columns
 from mqttd.readmodel.why import Life
 from mqttd.testing import MemoryBroker
 from mqttd.types import STOP, HookResult
@@ -55,6 +56,19 @@ def test_a_message_that_is_delayed_is_held_and_then_lost_or_not(
     assert trail.why.find(lost=True).messages == []
     node.advance(11)
     assert steps(trail)[1:] == ["lost: no_subscriber"]
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+@pytest.mark.parametrize("qos", [0, 1])
+def test_what_reaches_nobody_is_lost_once_though_somebody_keeps_that(
+    node: MemoryBroker, trail: Trail, hooked: bool, qos: int
+) -> None:
+    columns = Columns(1000, lambda: None, lambda: None)
+    node.broker.add_deliveries(columns, False, False, unheard=True)
+    if hooked:
+        node.hooks.hook("message.publish", lambda *args: None)
+    node.connect("alice").publish("lamp", b"off", qos)
+    assert steps(trail) == ["lost: no_subscriber"] and columns.count == 1
 
 
 def test_a_message_that_another_hook_stops_is_lost(node: MemoryBroker, trail: Trail) -> None:
