@@ -50,9 +50,7 @@ class Keeping:
 
     def tell(self, acked: bool, at: int, session: State, runs: list[Run]) -> None:
         """Tell it of those of a session's runs that are on its topics."""
-        topics = self.topics
-        if topics is not None:
-            runs = [run for run in runs if topics.match(run.topic.decode())]
+        runs = self._mine(runs)
         if runs:
             self.notes.note_deliveries(acked, at, session.client_id, session.username, runs)
 
@@ -66,11 +64,16 @@ class Keeping:
         self, at: int, client_id: str, username: str | None, runs: list[Run], reason: str
     ) -> None:
         """Tell it of those of a client's messages on its topics that have reached nobody."""
-        topics = self.topics
-        if topics is not None:
-            runs = [run for run in runs if topics.match(run.topic.decode())]
+        runs = self._mine(runs)
         if runs:
             self.notes.note_unheard(at, client_id, username, runs, reason)
+
+    def _mine(self, runs: list[Run]) -> list[Run]:
+        """Those of them that are on its topics."""
+        topics = self.topics
+        if topics is None:
+            return runs
+        return [run for run in runs if topics.match(run.topic.decode())]
 
 
 class Deliveries(Ending):
