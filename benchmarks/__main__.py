@@ -31,7 +31,7 @@ from benchmarks.brokers import (
     StartError,
     raise_file_limit,
 )
-from benchmarks.companions import Churning, failed, subscribe_run
+from benchmarks.companions import Churning, decisions_run, failed, subscribe_run
 from benchmarks.compare import Comparison, compare
 from benchmarks.load import Failure, Measurement, Mqttload, NotFound
 from benchmarks.merge import merge
@@ -158,6 +158,9 @@ class Bench:
                 running = stack.enter_context(broker.start(Path(name), BROKER_CORE))
                 if workload.companion == "subscribe":
                     found = subscribe_run(running.port, running.pid, LOAD_CORE, limit)
+                elif workload.companion.startswith("decisions "):
+                    what = workload.companion.removeprefix("decisions ")
+                    found = decisions_run(what, running.port, running.pid, LOAD_CORE, limit)
                 elif workload.companion == "churn":
                     with Churning(running.port, LOAD_CORE) as churning:
                         found = self.load.run(running.port, running.pid, arguments, limit)

@@ -35,7 +35,7 @@ from benchmarks.running import (
     raise_file_limit,
     said,
 )
-from benchmarks.setting import Door, certificates, password_line, rule_topics
+from benchmarks.setting import OWN, Door, certificates, password_line, rule_topics
 
 __all__ = [
     "BROKERS",
@@ -156,6 +156,10 @@ class Probe:
                 f'{{allow, {{user, "bench"}}, pubsub, ["{topic}"]}}.\n'
                 for topic in rule_topics(wanted.rules)
             )
+        if wanted.own:
+            files["acl.conf"] = (
+                f'{{allow, all, publish, ["{OWN}/#"]}}.\n{{allow, all, subscribe, ["#"]}}.\n'
+            )
         if not wanted.gather:
             conf = conf.replace("[output]\n", "[output]\ngather = 0\n")
         if wanted.store:
@@ -243,6 +247,9 @@ class Mosquitto(Broker):
             files |= mosquitto_rules(wanted.rules)
         else:
             text += "allow_anonymous true\n"
+        if wanted.own:
+            text += "acl_file CWD/acl\n"
+            files["acl"] = OWN_RULES
         if wanted.store:
             text += "persistence true\npersistence_location CWD/\n"
         else:
@@ -296,6 +303,9 @@ class FlashMQ(Broker):
             files |= mosquitto_rules(wanted.rules)
         else:
             text += "allow_anonymous true\n"
+        if wanted.own:
+            text += "mosquitto_acl_file CWD/acl\n"
+            files["acl"] = OWN_RULES
         noop = flashmq_noop(self.path) if wanted.plugin == "noop" else None
         if noop is not None:
             text += f"plugin {noop}\n"
@@ -329,6 +339,10 @@ class FlashMQ(Broker):
 def _hooked(plugin: Path | None) -> str:
     """What a version says of the rows with a hook."""
     return "" if plugin is None else ", a no-op plugin where a row has a hook"
+
+
+#: What a client without a user name may do where a rule names it, as mosquitto's file.
+OWN_RULES: Final = f"topic read #\npattern write {OWN}/#\n"
 
 
 def mosquitto_rules(count: int) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A client on a blocking socket, for `benchmarks.churn` and `benchmarks.subscribe`."""
+"""A client on a blocking socket, for the clients of `benchmarks` beside mqttload, or instead."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ CONNACK = 0x20
 
 
 class Client:
-    """Connected, with MQTT 3.1.1; raises OSError as sockets do, RuntimeError if refused."""
+    """Connected, with MQTT 3.1.1 or 5.0; raises OSError as sockets do, RuntimeError if refused."""
 
-    def __init__(self, port: int, name: str, timeout: float = 30.0) -> None:
+    def __init__(self, port: int, name: str, timeout: float = 30.0, version: int = 4) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._rest = b""
-        self.send(Connect(name, keep_alive=0))
+        self.version = version
+        self.send(Connect(name, version, keep_alive=0))
         kind, body = self.next()
         if kind != CONNACK or body[1]:
             raise RuntimeError(f"CONNECT was answered with {kind:#x} {body.hex()}")
 
     def send(self, packet: Packet) -> None:
         """Send one packet."""
-        self.socket.sendall(serialize(packet, 4))
+        self.socket.sendall(serialize(packet, self.version))
 
     def next(self) -> tuple[int, bytes]:
         """Wait for a packet: its first byte, and what follows its length."""

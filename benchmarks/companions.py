@@ -2,6 +2,7 @@
 
 churn       beside it: `Churning` is a context manager, `fault` says whether it kept its pace
 subscribe   in its place: `subscribe_run` gives a Measurement
+decisions   in its place: `decisions_run` gives one
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Final
 
 from benchmarks.load import Failure, Measurement
 
-__all__ = ["Churning", "failed", "subscribe_run"]
+__all__ = ["Churning", "decisions_run", "failed", "subscribe_run"]
 
 #: Share of the changes asked for that there must have been.
 PACE: Final = 0.9
@@ -42,6 +43,22 @@ def subscribe_run(port: int, pid: int, core: int, limit: float) -> Measurement:
     return replace(
         failed(""), ok=True, errors=(), cpu=found["cpu"], p50=found["wall"], p99=found["worst"],
         more={name: round(value, 2) for name, value in found.items()},
+    )  # fmt: skip
+
+
+def decisions_run(what: str, port: int, pid: int, core: int, limit: float) -> Measurement:
+    """What a message or a filter costs that rights are asked for; raises Failure."""
+    command = [*_pinned(core, "decisions"), what, "--port", str(port), "--pid", str(pid)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
+    except subprocess.TimeoutExpired:
+        raise Failure(f"benchmarks.decisions did not end within {limit:g} s") from None
+    if done.returncode:
+        raise Failure(done.stderr.strip()[-500:])
+    found: dict[str, float] = json.loads(done.stdout)
+    return replace(
+        failed(""), ok=True, errors=(), cpu=found["cpu"],
+        more={name: round(value, 3) for name, value in found.items()},
     )  # fmt: skip
 
 

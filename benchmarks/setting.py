@@ -2,6 +2,7 @@
 
     door     tcp, tls or ws: where mqttload comes in
     rules    that many access rules, and clients with a password; the last rule is the one that fits
+    own      a client may publish below `OWN`, which names it, and nowhere else
     plugin   "noop" a callback at message.publish that does nothing, a peer's own where it has one
              (`benchmarks.peers`); of mqttd: "held" one that holds every acknowledgement until the
              end of the turn, "spark" every publish in the event log
@@ -22,6 +23,7 @@ from functools import cache
 from typing import Final, Literal
 
 __all__ = [
+    "OWN",
     "PASSWORD",
     "PLAIN",
     "USER",
@@ -38,6 +40,7 @@ Door = Literal["tcp", "tls", "ws"]
 Plugin = Literal["", "noop", "held", "spark"]
 Store = Literal["", "os", "fsync"]
 
+OWN: Final = "dev/%c"
 USER: Final = "bench"
 PASSWORD: Final = "as long as they usually are"
 
@@ -48,6 +51,7 @@ class Setting:
 
     door: Door = "tcp"
     rules: int = 0
+    own: bool = False
     plugin: Plugin = ""
     gather: bool = True
     store: Store = ""
@@ -64,6 +68,7 @@ class Setting:
     def __str__(self) -> str:
         named: list[str] = [self.door if self.door != "tcp" else "", self.plugin]
         named += [f"{self.rules:,} rules" if self.rules else ""]
+        named += ["a rule with %c" if self.own else ""]
         named += ["" if self.gather else "without rests"]
         named += [f"stored ({self.store})" if self.store else ""]
         return ", ".join(filter(None, named)) or "plain"

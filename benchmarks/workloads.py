@@ -65,7 +65,8 @@ class Workload:
     asked of it. `pure_bound` is that of mosquitto without the compiled part.
     `most`: microseconds that ours may take at most, whatever others take.
     `times`: duration and warm-up where they are part of the workload.
-    `companion`: a client of `benchmarks` that runs beside mqttload; "subscribe" runs instead of it.
+    `companion`: a client of `benchmarks` that runs beside mqttload; "subscribe" runs instead of it,
+    and so does "decisions" with what it is to measure.
     `peer_may_queue`: a peer that leaves messages queued at the end still counts; never mqttd.
     """
 
@@ -114,6 +115,7 @@ MANY = ("--topics", "1000", "--random-topics", "--filters", "0", "--prefix", "be
 #: So few messages of these sizes under way that no queue holds more than 100 MB.
 LARGE = ("--pubs", "10", "--window", "8", "--inflight", "8", "--batch", "8")
 RULES = Setting(rules=1000)
+OWN = Setting(own=True)
 
 
 def _row(
@@ -168,6 +170,29 @@ def _varied() -> tuple[Workload, ...]:
              mosquitto=0.65, flashmq=1),
         _row("subscribe190k", "one wildcard SUBSCRIBE, 190,000 topics in use", "subscribe", "",
              group=v, companion="subscribe", most=500),
+        *_decided(),
+    )  # fmt: skip
+
+
+def _decided() -> tuple[Workload, ...]:
+    """What rights are asked for, again and again."""
+
+    def row(name: str, title: str, what: str, setting: Setting = OWN) -> Workload:
+        # mosquitto ends the connection of a client whose message it refuses.
+        mosquitto = None if what.startswith("denied") else 1
+        return _row(name, title, "decisions", "", group=VARIES, mosquitto=mosquitto, flashmq=0.5,
+                    setting=setting, companion=f"decisions {what}")  # fmt: skip
+
+    return (
+        row("own-q0", "topics that never come again, a rule with %c, QoS 0", "fresh-q0"),
+        row("own-q1", "topics that never come again, a rule with %c, QoS 1", "fresh-q1"),
+        row("denied-q0", "refused, QoS 0", "denied-q0"),
+        row("denied-q1", "refused, QoS 1", "denied-q1"),
+        row("denied5-q0", "refused, 5.0, QoS 0", "denied5-q0"),
+        row("denied5-q1", "refused, 5.0, QoS 1", "denied5-q1"),
+        row("filters", "a filter subscribed to again, 100 in a packet", "again", PLAIN),
+        row("filters-new", "a filter subscribed to and given up, 100 in a packet", "renewed",
+            PLAIN),
     )  # fmt: skip
 
 

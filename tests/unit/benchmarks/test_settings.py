@@ -51,6 +51,18 @@ def test_peers_get_the_same_door_rules_and_password(setting: Setting) -> None:
             assert files["passwd"] == password_line()
 
 
+def test_a_rule_that_names_the_client_is_the_same_for_all() -> None:
+    setting = Setting(own=True)
+    rules = Mqttd().under(setting).configuration(0)["acl.conf"]
+    assert '{allow, all, publish, ["dev/%c/#"]}.' in rules
+    for files in (
+        Mosquitto().under(setting).configuration(1883),
+        FlashMQ().under(setting).configuration(1883),
+    ):
+        assert files["acl"] == "topic read #\npattern write dev/%c/#\n"
+        assert "acl_file CWD/acl" in next(iter(files.values()))
+
+
 def test_the_rules_let_in_who_mqttload_comes_as() -> None:
     setting = Setting(rules=1000)
     assert setting.arguments() == ["--username", USER, "--password", PASSWORD]

@@ -48,12 +48,14 @@ def test_what_must_be_shown_is_asked_for() -> None:
         "large1m-q1": (0.65, 1), "small5000-q0": (0.9, 0.7), "trickle-q0": (0.7, 0.7),
         "trickle-q1": (0.95, 0.7), "retained": (2.5, 1), "connstorm": (1.2, 1),
         "tls1-q0": (1.2, 1), "ws1-q0": (1.2, 1), "hook-q0": (6, 1), "hook-q1": (5, 1),
-        "log-q0": (4, 1), "log-q1": (4, 1),
+        "log-q0": (4, 1), "log-q1": (4, 1), "own-q0": (1, 0.5), "own-q1": (1, 0.5),
+        "filters": (1, 0.5), "filters-new": (1, 0.5),
     }  # fmt: skip
     for name, (mosquitto, flashmq) in asked.items():
         (workload,) = selected(name)
         assert workload.bounds["mosquitto"] >= mosquitto, name
         assert workload.bounds["flashmq"] >= flashmq, name
+    assert [refused.bounds for refused in selected("denied*")] == [{"flashmq": 0.5}] * 4
     (held,) = selected("held-q1")
     assert held.bounds["itself"] == pytest.approx(1 / 1.3, abs=0.01)
     (subscribe,) = selected("subscribe190k")
