@@ -369,7 +369,7 @@ class Engine(Accepting):
         finally:
             room.release()
         if not count:
-            channel.end("closed by the client")
+            channel.input_ended("closed by the client")
             return
         self.taken += count
         self._begin()

@@ -221,7 +221,9 @@ class LayeredEdge(Carrier):
         if stack.ended and channel.state != CLOSED:
             if self.shaking and stack.ended != SERVED:
                 self.server.refused(channel, stack.ended)
-            if self.rest:
+            if stack.half:
+                channel.input_ended(stack.ended)
+            elif self.rest:
                 # The rest of a page or of an alert goes out first.
                 self.ending = stack.ended
                 self.server.wheel.schedule(channel, self.server.now + 60_000)
@@ -387,7 +389,7 @@ def read_from(channel: Channel, fd: int, most: int = READ) -> bytes:
         channel.end(os_reason(error))
         return b""
     if not data:
-        channel.end("closed by the client")
+        channel.input_ended("closed by the client")
     return data
 
 

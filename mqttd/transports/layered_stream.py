@@ -82,7 +82,10 @@ class LayeredStream(StreamEdge):
         if stack.ended and channel.state != CLOSED:
             if stack.shaking() and stack.ended != SERVED:
                 self.server.refused(channel, stack.ended)
-            channel.end(stack.ended)
+            if stack.half:
+                channel.input_ended(stack.ended)
+            else:
+                channel.end(stack.ended)
 
     def _put_off(self, channel: Channel, left: int) -> None:
         """So much is left for later turns; it is read from when nothing is."""

@@ -37,6 +37,8 @@ class Layer:
     def __init__(self) -> None:
         self.answer: bytes = b""
         self.ended: str = ""
+        #: Its end is that of what the peer sends: it may read yet.
+        self.half: bool = False
         #: The layer is still busy with its handshake; nothing may be sent through it.
         self.shaking: bool = False
         #: That handshake costs so much CPU and memory that only `max_handshakes` of them go on at
@@ -80,6 +82,8 @@ class Stack:
     def __init__(self, layers: list[Layer]) -> None:
         self.layers = layers
         self.ended: str = ""
+        #: That is so of what the peer sends alone.
+        self.half: bool = False
         self.known: object | None = None
         #: Units of a turn's work in the last step.
         self.work: int = 0
@@ -114,6 +118,7 @@ class Stack:
             layer.work = 0
             if layer.ended and not self.ended:
                 self.ended = layer.ended
+                self.half = layer.half
             if layer.done:
                 known = layer.identity()
                 if known is not None:

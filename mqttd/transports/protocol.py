@@ -38,7 +38,7 @@ classImplements(StreamEdge, interfaces.IPushProducer)
 classImplements(Engine, interfaces.IReadDescriptor)
 
 
-@implementer(interfaces.IHandshakeListener)
+@implementer(interfaces.IHandshakeListener, interfaces.IHalfCloseableProtocol)
 class MqttProtocol(Protocol):
     """One connection. `channel` is its protocol machine, `layers` what lies below it."""
 
@@ -170,6 +170,18 @@ class MqttProtocol(Protocol):
         certificate = self.transport.getPeerCertificate()  # type: ignore[union-attr]
         if channel is not None and certificate is not None and channel.state != CLOSED:
             self.factory.know_certificate(channel.edge, certificate)
+
+    def readConnectionLost(self) -> None:
+        """Nothing more comes from the peer, which may read yet."""
+        channel = self.channel
+        if channel is None or channel.state == CLOSED:
+            self.transport.loseConnection()  # type: ignore[union-attr]
+        else:
+            channel.input_ended("closed by the client")
+            self.factory.perform_soon()
+
+    def writeConnectionLost(self) -> None:
+        """Our half is closed: `StreamEdge.shut`."""
 
     def connectionLost(self, reason: Failure | None = None) -> None:
         """The connection is gone."""

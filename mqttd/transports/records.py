@@ -105,7 +105,7 @@ class TlsLayer(Layer):
             while True:
                 more: bytes = openssl.read(room)
                 if not more:
-                    self.ended = "closed by the client"
+                    self._end()
                     break
                 records.append(more)
                 if not self.incoming.pending and (len(more) < room or not openssl.pending()):
@@ -114,7 +114,7 @@ class TlsLayer(Layer):
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLZeroReturnError:
-            self.ended = "closed by the client"
+            self._end()
         except (ssl.SSLError, OSError, ValueError) as error:
             self.ended = f"TLS: {_reason(error)}"
         self._take()
@@ -125,6 +125,11 @@ class TlsLayer(Layer):
         if empty > _EMPTY and not self.ended:
             self.ended = "TLS: records without data"
         return plain
+
+    def _end(self) -> None:
+        """close_notify: since TLS 1.3 it ends one direction alone (RFC 8446, 6.1)."""
+        self.ended = "closed by the client"
+        self.half = self.session.version() == "TLSv1.3"
 
     def _begin(self) -> None:
         self.incoming = ssl.MemoryBIO()

@@ -59,6 +59,8 @@ class Outlet(Inlet):
         self.full: bool = False
         self.stopped: bool = False
         self.closed: bool = False
+        #: Why nothing more comes of it, though it may read yet.
+        self.cut: str = ""
 
     def take(self, data: bytes) -> None:
         """See `Inlet.take`."""
@@ -80,7 +82,7 @@ class Outlet(Inlet):
         self.full = len(self.held) > 0 and link.state == OPEN
         if self.full:
             link.line_up(self.go_on)
-        elif self.closed:
+        elif self.closed or self.cut:
             self.relays.say_closed(self)
         self.settle()
 
@@ -97,6 +99,14 @@ class Outlet(Inlet):
     def size(self) -> int:
         """See `Inlet.size`."""
         return len(self.held)
+
+    def ends(self, detail: str) -> bool:
+        """See `Inlet.ends`: its worker does, which has yet to answer what came before."""
+        self.cut = detail
+        self.channel.begin_work()  # for good
+        if not self.held:
+            self.relays.say_closed(self)
+        return True
 
     def close(self) -> None:
         """See `Inlet.close`; what has come of it goes first."""
@@ -272,7 +282,7 @@ class Relays(Other):
         """All that it has sent has gone."""
         outlet.held = b""
         if not outlet.ended and outlet.link.state == OPEN:
-            said = outlet.channel.close_reason.encode()
+            said = (outlet.channel.close_reason or outlet.cut).encode()
             outlet.link.send(numbered(frames.UP_END, outlet.number, said))
 
     def tick(self) -> None:
@@ -336,7 +346,7 @@ class Relays(Other):
         elif kind == frames.CREDIT:
             inland.credit(number_of(body))
         else:
-            channel.end(body.decode() or "closed by the client")
+            channel.input_ended(body.decode() or "closed by the client")
 
     def _to_client(self, key: tuple[int, int], outlet: Outlet, kind: int, body: bytes) -> None:
         channel = outlet.channel

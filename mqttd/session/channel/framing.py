@@ -80,6 +80,10 @@ class Inlet(Timer):
         """Bytes that are kept."""
         raise NotImplementedError
 
+    def ends(self, detail: str) -> bool:
+        """Nothing more comes of the client: whether what is behind this sees to the end."""
+        return False
+
     def close(self) -> None:
         """The connection is gone."""
         raise NotImplementedError

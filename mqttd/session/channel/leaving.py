@@ -1,13 +1,15 @@
-"""The end that a packet brings: it comes behind the answers to those before it.
+"""The end that a client brings: it comes behind the answers to what it has sent before.
 
     SUBSCRIBE, DISCONNECT  -->  will and expiry as it says; it is not read from any more
                                 [others take the filter] [promises] [bytes held for the store]
                            <--  SUBACK, then the end
     PUBLISH 1, a fault     <--  PUBACK 1, DISCONNECT with its reason code, the end
+    PUBLISH 1, its half of the connection closed  <--  PUBACK 1, the end
 
 A client may write a packet and DISCONNECT at once and wait for the answer, which a broker that
-keeps
-nothing has written by then. What is published for it meanwhile goes out as well.
+keeps nothing has written by then. What is published for it meanwhile goes out as well. So it does
+for who says by closing its half that nothing
+more comes; one that has gone altogether cannot be told from that before something is written.
 
 Promise: nobody is waited for longer than `PATIENCE`; who is owed nothing ends at once. MQTT 5.0,
 3.14.4, 4.13.
@@ -31,7 +33,7 @@ PATIENCE: Final = 5_000
 
 
 class Leaving(Framing):
-    """A connection that its client ends, by DISCONNECT or a fault."""
+    """A connection that its client ends, by DISCONNECT, a fault or closing its half of it."""
 
     __slots__ = ()
 
@@ -53,6 +55,12 @@ class Leaving(Framing):
         if packet.reason_code == reasons.SUCCESS:
             session.set_will(None, 0)
         self.part(0, "client disconnected")
+
+    def input_ended(self, detail: str) -> None:
+        """See `Connection.input_ended`."""
+        intake = self.intake
+        if not self.leaving and (intake is None or not intake.ends(detail)):
+            self.part(0, detail)
 
     def part(self, code: int, detail: str) -> None:
         """End behind the answers; with a reason code it is we who do, and say so."""

@@ -308,6 +308,10 @@ class Connection(Timer):
             self.dirty = True
             self.turn.dirty.append(self)
 
+    def input_ended(self, detail: str) -> None:
+        """Nothing more comes from the peer, which may read yet."""
+        self.end(detail)
+
     def leave(self) -> None:
         """Some of what a client that leaves was owed has gone: it ends when all has."""
         raise NotImplementedError

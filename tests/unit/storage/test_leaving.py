@@ -1,4 +1,4 @@
-"""DISCONNECT right behind what is to be answered: the answers go first, as far as they come."""
+"""The end right behind what is to be answered: the answers go first, as far as they come."""
 
 from __future__ import annotations
 
@@ -118,6 +118,65 @@ def test_answers_come_before_the_end_that_a_fault_brings(
     topics = [packet.topic for packet in heard.published()]
     assert "will" in topics and "late" not in topics
     assert kept.node.broker.sessions["c"].last_reason == "a second CONNECT"
+
+
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("how", ["open", "with connect"])
+@pytest.mark.parametrize("stays", [True, False])
+def test_answers_come_before_the_end_of_who_closes_its_half(
+    kept: Kept, asked: str, how: str, stays: bool
+) -> None:
+    kept.subscriber("away", "kept", 2, kept=True).drop()
+    heard = kept.subscriber("heard", "will", 0, kept=False)
+    packets, answers = ASKED[asked]
+    properties = STAYS if stays else None
+    if how == "with connect":
+        client = kept.node.client(5)
+        connect = Connect("c", version=5, clean_start=False, properties=properties, will=WILL)
+        write(client, connect, *packets)
+        answers = answers | {Connack}
+    else:
+        client = kept.node.connect("c", 5, False, properties=properties, will=WILL)
+        kept.settle()
+        write(client, *packets)
+    client.channel.input_ended("closed by the client")
+    kept.node.broker.perform()
+    kept.settle()
+    assert set(kinds(client.take())) == answers
+    assert client.wire.closed
+    assert [packet.payload for packet in heard.published()] == [b"gone"]
+    session = kept.node.broker.sessions.get("c")
+    assert (session is not None) == stays
+    assert session is None or session.last_reason == "closed by the client"
+
+
+def test_who_says_disconnect_and_closes_its_half_is_answered(kept: Kept) -> None:
+    """As TLS brings both in one read."""
+    client = kept.client("c", kept=True)
+    write(client, Subscribe(1, [Subscription("a", 1)]), Disconnect(0))
+    client.channel.input_ended("closed by the client")
+    kept.settle()
+    assert kinds(client.take()) == [Suback]
+    assert kept.node.broker.sessions["c"].last_reason == "client disconnected"
+
+
+def test_who_has_closed_its_half_and_is_owed_nothing_ends_at_once(kept: Kept) -> None:
+    client = kept.client("c", kept=True)
+    client.channel.input_ended("closed by the client")
+    kept.node.broker.perform()
+    assert client.wire.closed
+
+
+def test_who_has_closed_its_half_may_break_before_it_is_answered(kept: Kept) -> None:
+    heard = kept.subscriber("heard", "will", 0, kept=False)
+    client = kept.node.connect("c", 5, False, properties=STAYS, will=WILL)
+    kept.settle()
+    write(client, Subscribe(1, [Subscription("a", 1)]))
+    client.channel.input_ended("closed by the client")
+    client.drop()
+    assert [packet.payload for packet in heard.published()] == [b"gone"]
+    kept.settle()
+    assert client.take() == []
 
 
 def test_who_is_owed_nothing_ends_at_once(kept: Kept) -> None:
