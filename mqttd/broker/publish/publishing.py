@@ -176,7 +176,7 @@ class Publishing(Rights):
         session = self.sessions.get(message.client_id)
         channel = self.channel_of(session) if session is not None else None
         if message.qos and channel is not None and not channel.v5:
-            channel.close(code, "message refused by a plugin")
+            channel.part(code, "message refused by a plugin")
         return code
 
     def _stopped_by_hook(self, message: Message, detail: str) -> None:

@@ -93,7 +93,7 @@ class Subscribing:
         if 1 + len(varint(body)) + body <= largest:
             return True
         detail = f"{count} reason codes are more than the {largest} bytes that the client takes"
-        self.broker.end_channel(channel, reasons.PACKET_TOO_LARGE, detail)
+        channel.part(reasons.PACKET_TOO_LARGE, detail)
         return False
 
     def say(self, event: str, session: Session, filters: list[str], codes: list[int]) -> None:
@@ -420,11 +420,10 @@ class _Subscribe(_Asked):
             names = [subscription.topic_filter for subscription in self.subscriptions]
             self.subscribing.say("subscribed", session, names, codes)
         answer = serialize(Suback(self.packet_id, codes, None), channel.version)
-        if broker.settings.deny_disconnect and reasons.NOT_AUTHORIZED in codes:
-            channel.send(answer)
-            channel.close(reasons.NOT_AUTHORIZED, "subscribe denied")
-            return
         session.send_kept(channel, answer, 2)
+        if broker.settings.deny_disconnect and reasons.NOT_AUTHORIZED in codes:
+            channel.part(reasons.NOT_AUTHORIZED, "subscribe denied")
+            return
         if "session.subscribed" in broker.points:
             for subscription in self.granted:
                 broker.tell("session.subscribed", session, subscription)

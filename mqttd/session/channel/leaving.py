@@ -8,7 +8,7 @@
 
 A client may write a packet and DISCONNECT at once and wait for the answer, which a broker that
 keeps nothing has written by then. What is published for it meanwhile goes out as well. So it does
-for who says by closing its half that nothing
+for who is refused by the end of the connection, and for who says by closing its half that nothing
 more comes; one that has gone altogether cannot be told from that before something is written.
 
 Promise: nobody is waited for longer than `PATIENCE`; who is owed nothing ends at once. MQTT 5.0,
@@ -63,7 +63,7 @@ class Leaving(Framing):
             self.part(0, detail)
 
     def part(self, code: int, detail: str) -> None:
-        """End behind the answers; with a reason code it is we who do, and say so."""
+        """See `Connection.part`; we say so in a DISCONNECT where 5.0 has one."""
         if self.leaving or self.state != OPEN:
             self.close(code, detail)
             return

@@ -312,6 +312,10 @@ class Connection(Timer):
         """Nothing more comes from the peer, which may read yet."""
         self.end(detail)
 
+    def part(self, code: int, detail: str) -> None:
+        """End behind the answers to what came before; with a reason code it is we who do."""
+        raise NotImplementedError
+
     def leave(self) -> None:
         """Some of what a client that leaves was owed has gone: it ends when all has."""
         raise NotImplementedError

@@ -338,7 +338,7 @@ class General(Publisher):
             router.metrics.publishes_denied += 1
             router.denied(self, packet, "")
             if router.settings.deny_disconnect:
-                self.close(reasons.NOT_AUTHORIZED, "publish denied")
+                self.part(reasons.NOT_AUTHORIZED, "publish denied")
                 return
         if packet.qos:
             if packet.qos == 2 and not self.v5:
@@ -360,10 +360,10 @@ class General(Publisher):
             code = reasons.NO_MATCHING_SUBSCRIBERS
         elif receivers < 0:
             code = -receivers  # refused by a hook or a full store
-        if self.state != OPEN or not packet_id:
-            return  # the client may have been disconnected for it
         if code >= 0x80 and first & 4 and self.session is not None:
             self.session.complete(packet_id)
+        if self.state != OPEN or not packet_id or (code >= 0x80 and self.leaving):
+            return  # the client may have been disconnected for it
         self.settle(self.answer(answer_to(first), packet_id, code), gear, topic)
 
     def stuck(self, route: Route, first: int, packet_id: int) -> bool:
@@ -386,7 +386,7 @@ class General(Publisher):
         if self.v5:
             self.reply(self.answer(answer_to(first), packet_id, reasons.QUOTA_EXCEEDED))
         else:
-            self.close(reasons.QUOTA_EXCEEDED, "what has to be kept cannot be written")
+            self.part(reasons.QUOTA_EXCEEDED, "what has to be kept cannot be written")
         return True
 
     def deny_bytes(self, route: Route, first: int, body: bytes) -> None:

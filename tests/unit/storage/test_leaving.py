@@ -29,7 +29,9 @@ from mqttd.codec.packets import (
 )
 from mqttd.codec.serializer import serialize
 from mqttd.session.channel.leaving import PATIENCE
+from mqttd.session.ground.message import Message
 from mqttd.storage.durability import OS
+from mqttd.types import OK, STOP
 from tests.support.memory import MemoryClient
 from tests.unit.storage.test_journal import Kept, kinds, make
 
@@ -176,6 +178,101 @@ def test_who_has_closed_its_half_may_break_before_it_is_answered(kept: Kept) -> 
     client.drop()
     assert [packet.payload for packet in heard.published()] == [b"gone"]
     kept.settle()
+    assert client.take() == []
+
+
+DENIED = {
+    "publish": Publish("denied", b"1", 1, False, False, 9),
+    "publish 2": Publish("denied", b"1", 2, False, False, 9),
+    "subscribe": Subscribe(9, [Subscription("denied", 1)]),
+}
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("how", DENIED)
+def test_answers_come_before_the_end_of_who_may_not(
+    kept: Kept, asked: str, how: str, version: int
+) -> None:
+    if how == "subscribe" and version == 4:
+        pytest.skip("3.1.1 has a code for it, and no end")
+    kept.node.settings.deny_disconnect = True
+    kept.node.access.denied.add("denied")
+    kept.subscriber("away", "kept", 2, kept=True).drop()
+    heard = kept.subscriber("heard", "late", 0, kept=False)
+    properties = STAYS if version == 5 else None
+    client = kept.node.connect("c", version, False, properties=properties)
+    kept.settle()
+    packets, answers = ASKED[asked]
+    write(client, *packets, DENIED[how], Publish("late", b"1", 0))
+    kept.settle()
+    came = client.take()
+    if version == 5:
+        last = came.pop()
+        assert isinstance(last, Disconnect) and last.reason_code == 0x87
+    if how == "subscribe":
+        (denied,) = [one for one in came if isinstance(one, Suback) and one.packet_id == 9]
+        assert denied.reason_codes == [0x87]
+        came.remove(denied)
+    assert set(kinds(came)) == answers
+    assert client.wire.closed
+    assert heard.take() == []
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("asked", ASKED)
+def test_answers_come_before_the_end_of_whom_a_hook_refuses(
+    kept: Kept, asked: str, qos: int
+) -> None:
+    """Before MQTT 5.0 the end is all that can be said; each time that it is sent."""
+
+    def refused(message: Message) -> object:
+        return STOP(0x97) if message.topic == "refused" else OK
+
+    kept.node.hooks.hook("message.publish", refused)
+    kept.node.broker.hooks_changed("message.publish", True)
+    kept.subscriber("away", "kept", 2, kept=True).drop()
+    heard = kept.subscriber("heard", "late", 0, kept=False)
+    packets, answers = ASKED[asked]
+    again = False
+    for _ in range(2):
+        client = kept.node.connect("c", 4, False)
+        kept.settle()
+        client.take()
+        one = Publish("refused", b"1", qos, False, again, 9)
+        write(client, *packets, one, Publish("late", b"1", 0))
+        kept.settle()
+        assert set(kinds(client.take())) == answers
+        assert client.wire.closed
+        again = True
+    assert heard.take() == []
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_answers_come_before_the_end_of_who_sends_what_cannot_be_kept(kept: Kept, qos: int) -> None:
+    kept.subscriber("away", "kept", 2, kept=True).drop()
+    heard = kept.subscriber("heard", "late", 0, kept=False)
+    client = kept.node.connect("c", 4, False)
+    kept.settle()
+    write(client, Publish("kept", b"1", qos, False, False, 1))
+    kept.node.broker.set_stuck(True)
+    write(client, Publish("kept", b"2", qos, False, False, 2), Publish("late", b"1", 0))
+    assert not client.wire.closed
+    kept.settle()
+    assert [packet.packet_id for packet in client.take()] == [1]
+    assert client.wire.closed
+    assert heard.take() == []
+
+
+def test_a_store_that_is_stuck_is_not_waited_for_for_ever(kept: Kept) -> None:
+    kept.subscriber("away", "kept", 1, kept=True).drop()
+    client = kept.node.connect("c", 4, False)
+    kept.settle()
+    write(client, Publish("kept", b"1", 1, False, False, 1))
+    kept.node.broker.set_stuck(True)
+    write(client, Publish("kept", b"2", 1, False, False, 2))
+    kept.node.advance(PATIENCE + 1000)
+    assert client.wire.closed
     assert client.take() == []
 
 
