@@ -10,7 +10,7 @@ from mqttd.storage.database import Damaged, StoreError, connect
 from mqttd.storage.ledger import Ledger
 from mqttd.storage.recovery import Contents, Found, read
 
-__all__ = ["Reader", "kept_in"]
+__all__ = ["Reader", "kept_in", "subscriptions_in"]
 
 
 class Reader:
@@ -46,6 +46,16 @@ def kept_in(path: str, drawer: str) -> list[tuple[str, bytes]]:
     """Keys and values of a drawer; records are not read for it. Raises StoreError."""
     with closing(_open(path)) as base:
         rows = base.execute("SELECT key, value FROM kept WHERE plugin = ?", (drawer,))
+        return rows.fetchall()
+
+
+def subscriptions_in(path: str) -> list[tuple[str, str, int, int]]:
+    """Filter, client id, options and identifier of each subscription. Raises StoreError."""
+    with closing(_open(path)) as base:
+        rows = base.execute(
+            "SELECT filter, client_id, options, identifier"
+            " FROM subscription JOIN session USING (owner)"
+        )
         return rows.fetchall()
 
 

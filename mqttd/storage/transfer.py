@@ -22,6 +22,7 @@ from mqttd.codec.frame import body_at
 from mqttd.codec.parser import parse_packet
 from mqttd.codec.reasons import MqttError
 from mqttd.codec.topic import validate_topic_filter, validate_topic_name
+from mqttd.session.ground.message import Delivery
 from mqttd.storage.database import (
     DATE_SESSION,
     KEEP,
@@ -62,7 +63,7 @@ from mqttd.storage.reader import Reader
 from mqttd.storage.recovery import Found
 from mqttd.storage.writer import write
 
-__all__ = ["export_lines", "import_lines", "message_line", "retained_line"]
+__all__ = ["delivery_line", "export_lines", "import_lines", "message_line", "retained_line"]
 
 _STATES: Final = {RECEIVED: "received", RELEASED: "released"}
 #: Records that are written at once.
@@ -138,13 +139,23 @@ def message_line(found: Found, data: bytes, client_id: str) -> MessageLine:
         packet=data,
     )
     if kind == DELIVERY:
-        delivery = load(data, 0)
-        line.version = 5 if delivery.v5 else 4
-        line.expires_at = delivery.expires_at
-        line.publisher = delivery.source
-        line.packet = delivery.wire
-        line.record = dump(delivery, 0)
+        _remember(line, load(data, 0))
     return line
+
+
+def delivery_line(delivery: Delivery, client_id: str) -> MessageLine:
+    """A delivery that is to wait for a session."""
+    line = MessageLine(client_id=client_id, packet_id=0, state="queued")
+    _remember(line, delivery)
+    return line
+
+
+def _remember(line: MessageLine, delivery: Delivery) -> None:
+    line.version = 5 if delivery.v5 else 4
+    line.expires_at = delivery.expires_at
+    line.publisher = delivery.source
+    line.packet = delivery.wire
+    line.record = dump(delivery, 0)
 
 
 def retained_line(data: bytes) -> RetainedLine:

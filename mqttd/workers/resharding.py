@@ -5,7 +5,7 @@
           |  every session, its messages and its will to the worker of its client id;
           |  retained messages and bans to all: of what changed after the last link between them
           |  had ended the last; what plugins keep to the worker of the same number;
-          |  what one worker had for another is left
+          |  what one worker had for another to the sessions that it is for
           v
     data/resharded.making/K.db  --all are whole-->  data/resharded/K.db  -->  in their places
 
@@ -42,6 +42,7 @@ from mqttd.storage.reader import kept_in
 from mqttd.storage.transfer import export_lines, import_lines
 from mqttd.workers.mesh import UNDER_WAY, left_in
 from mqttd.workers.place import worker_of
+from mqttd.workers.underway import UnderWay
 
 __all__ = ["data_of", "lines_of", "reshard", "stores_of"]
 
@@ -181,6 +182,7 @@ def lines_of(
     bans: set[tuple[str, str]] = set()
     values: set[tuple[str, str]] = set()
     last = _last_of(before)
+    under_way = UnderWay(before, time.time_ns() // 1_000_000)
     taken = 1
     yield Header(version=VERSION, written_at=int(time.time()), by=by)
     for at, path in enumerate(before):
@@ -207,6 +209,10 @@ def lines_of(
                 continue
             taken += 1
             yield line
+        for owed in under_way.for_sessions_of(path):
+            if worker_of(owed.client_id, count) == number:
+                taken += 1
+                yield owed
     for user in users:
         taken += 1
         yield user

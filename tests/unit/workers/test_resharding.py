@@ -6,10 +6,16 @@ import os
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mqttd.broker.retained.retained import Retained
+from mqttd.codec import properties as prop
+from mqttd.codec.packets import Publish
+from mqttd.codec.parser import Parser
+from mqttd.codec.serializer import serialize
+from mqttd.mesh.frames import ABOUT, FOLLOWS, MEMBER, frame, packed
 from mqttd.storage.database import StoreError
 from mqttd.storage.entries import dump_retained
 from mqttd.storage.lines import (
@@ -114,6 +120,90 @@ def test_what_changed_after_the_links_had_ended_is_what_all_have(
         lines = [line for line in export_lines(path) if isinstance(line, RetainedLine)]
         found = {line.topic: line.packet[5:] for line in lines}
         assert found == {"a": b"new", "c": b"old", "d": b"old", "e": b"new"}
+
+
+def wire(topic: str, payload: bytes, qos: int = 1, **properties: Any) -> bytes:
+    """A PUBLISH as it crosses."""
+    found = {getattr(prop, name): value for name, value in properties.items()}
+    return serialize(Publish(topic, payload, qos, False, False, 1, found or None), 5)
+
+
+def kept(key: str, value: bytes) -> ValueLine:
+    return ValueLine(plugin="$workers", key=key, value=value)
+
+
+def for_worker(number: int, messages: dict[int, bytes]) -> ValueLine:
+    """A row of messages under their numbers, as a worker keeps them for another."""
+    fields = [part for at, data in messages.items() for part in (at.to_bytes(8, "big"), data)]
+    return kept(f"for {number} {max(messages):x}", packed(fields))
+
+
+def taken(number: int, last: int, book: int) -> ValueLine:
+    return kept(f"from {number}", last.to_bytes(8, "big") + book.to_bytes(8, "big"))
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+@pytest.mark.parametrize("book", [7, 8])
+def test_what_was_acknowledged_and_not_taken_yet_reaches_its_sessions(
+    tmp_path: Path, count: int, book: int
+) -> None:
+    """A worker that did not live had messages waiting for it; `book`: 8 is not that of store 1."""
+    member = frame(MEMBER, packed([b"$share/g/a", b"who"]))
+    own = frame(ABOUT, packed([b"self", b"\0", (5).to_bytes(16, "big")]))
+    flag = frame(FOLLOWS, b"\0\x01a")
+    one = [
+        kept("book", (7).to_bytes(8, "big")),
+        for_worker(2, {3: wire("a", b"3"), 4: wire("a", b"4", 2)}),
+        for_worker(2, {5: member + wire("a", b"5"), 6: own + wire("a", b"6")}),
+        for_worker(2, {7: flag + wire("a", b"7", MESSAGE_EXPIRY_INTERVAL=60), 8: wire("b", b"8")}),
+        for_worker(3, {9: wire("a", b"9")}),
+    ]
+    two: list[Line] = [
+        SessionLine(client_id="qos 1", expiry=600, subscriptions=[("a", 1, 0)]),
+        MessageLine(client_id="qos 1", packet_id=0, state="queued", version=5,
+                    packet=wire("a", b"0")),
+        SessionLine(client_id="self", expiry=600,
+                    subscriptions=[("+", 2 | 4 | 8, 3), ("#", 1 | 4, 9), ("c", 1, 0)]),
+        SessionLine(client_id="member", expiry=600, subscriptions=[("$share/g/a", 1, 0)]),
+        SessionLine(client_id="qos 0", expiry=600, subscriptions=[("a", 0, 0)]),
+        taken(1, 3, book),
+    ]  # fmt: skip
+    for number, lines in {1: one, 2: two}.items():
+        folder = tmp_path / f"worker-{number}"
+        folder.mkdir()
+        header = Header(version=VERSION, written_at=0, by="test")
+        import_lines(str(folder / "store.db"), [header, *lines, End(lines=len(lines) + 1)])
+    (tmp_path / "workers").write_text("3\n")
+    before = time.time() * 1000
+    assert reshard(str(tmp_path), count) == 4
+    found: dict[str, list[MessageLine]] = {}
+    for number in range(1, count + 1):
+        path = os.path.join(data_of(str(tmp_path), number, count), "store.db")
+        for line in export_lines(path):
+            if isinstance(line, MessageLine):
+                assert line.packet_id == 0 and line.version == 5
+                found.setdefault(line.client_id, []).append(line)
+            assert not isinstance(line, ValueLine)
+    again = ["3"] * (book != 7)
+    got = {name: [publish_of(line) for line in lines] for name, lines in found.items()}
+    assert {name: [packet.payload.decode() for packet in those] for name, those in got.items()} == {
+        "qos 1": ["0", *again, "4", "6", "7"],
+        "self": [*again, "4", "7", "8"],
+        "member": ["5"],
+    }
+    assert {packet.qos for packet in got["qos 1"]} == {1}
+    last = {packet.payload: packet for packet in got["self"]}
+    assert last[b"4"].qos == 2 and last[b"7"].retain and not last[b"4"].retain
+    assert last[b"4"].properties == {prop.SUBSCRIPTION_IDENTIFIER: [3, 9]}
+    expires_at = {line.expires_at for line in found["self"]} - {0}
+    assert all(before + 59_000 < at < time.time() * 1000 + 61_000 for at in expires_at)
+    assert len(expires_at) == 1
+
+
+def publish_of(line: MessageLine) -> Publish:
+    (packet,) = Parser(5, role="client").feed(line.packet)
+    assert isinstance(packet, Publish)
+    return packet
 
 
 def test_a_directory_that_is_new_has_nothing_to_move(tmp_path: Path) -> None:
