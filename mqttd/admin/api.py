@@ -264,6 +264,9 @@ class Api:
         try:
             resource = plugins.handle(name).routes.get(path)
         except PluginError as error:
+            if plugins.comes(name):
+                text = f"plugin {name!r} is not loaded yet: the broker, or the plugin, is starting"
+                raise ApiError(503, "unavailable", text, {"retry-after": "1"}) from None
             raise ApiError(404, "not_found", str(error)) from None
         if resource is None:
             raise ApiError(404, "not_found", f"plugin {name!r} serves no {path!r}")

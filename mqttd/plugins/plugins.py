@@ -85,6 +85,8 @@ class Plugins:
         self._places: dict[str, list[tuple[str, str]]] = {}
         #: File -> error of the modules that failed at the last look.
         self._told: dict[str, str] = {}
+        #: The broker starts, or ends: what is not loaded may be soon.
+        self._moves = True
 
     # -- start and stop --------------------------------------------------------------------------
 
@@ -166,18 +168,11 @@ class Plugins:
         for name, active in self._active.items():
             listed.setdefault(name, self._describe(active.plugin))
         for failed in found.failed:
-            listed.setdefault(
-                failed.name,
-                {
-                    "name": failed.name,
-                    "version": None,
-                    "state": FAILED,
-                    "description": "",
-                    "configured": failed.name in self.config.plugins.load,
-                    "error": failed.error,
-                    "file": failed.file,
-                },
-            )
+            listed.setdefault(failed.name, {
+                "name": failed.name, "version": None, "state": FAILED, "description": "",
+                "configured": failed.name in self.config.plugins.load, "error": failed.error,
+                "file": failed.file,
+            })  # fmt: skip
         return [listed[name] for name in sorted(listed)]
 
     def info(self, name: str) -> dict[str, Any]:
@@ -213,6 +208,11 @@ class Plugins:
         if active is None or active.handle is None or active.state != LOADED:
             raise self._not_loaded(name)
         return active.handle
+
+    def comes(self, name: str) -> bool:
+        """Whether one that is not loaded may be soon: the broker starts, or it is loaded again."""
+        active = self._active.get(name)
+        return self._moves if active is None else active.state in (LOADING, UNLOADING, UNLOADED)
 
     def _not_loaded(self, name: str) -> PluginError:
         """What to tell who wants something of a plugin that is not loaded, or is none."""
@@ -287,6 +287,7 @@ class Plugins:
                 if name in self.config.plugins.load:
                     raise
                 self.log.error("{error}", error=f"plugin {name} was not loaded: {error}")
+        self._moves = False
 
     async def _load(self, name: str, remember: bool = True) -> None:
         known = self._active.get(name)
@@ -367,6 +368,7 @@ class Plugins:
     # -- unload ----------------------------------------------------------------------------------
 
     async def _unload_all(self) -> None:
+        self._moves = True
         for name in reversed(self.loaded()):
             await self._take_out(self._active[name])
         self._active.clear()

@@ -31,7 +31,7 @@ from mqttd.monitor.log.service import Log
 from mqttd.monitor.log.targets import StreamTarget
 from mqttd.readmodel.model import Model
 from mqttd.session.ground.metrics import COUNTERS
-from mqttd.types import OK, STOP
+from mqttd.types import OK, STOP, PluginError
 from tests.unit.admin.node import MemoryClient, make_broker
 
 BASE = "http://localhost/api/v1"
@@ -688,6 +688,19 @@ def test_what_is_below_its_path_is_a_plugins(ask: Door) -> None:
     assert ask("GET", "/plugins/acme/files/a%2Fb")[1] == {"at": "/api/v1/plugins/acme/files/a%2Fb"}
     for path in ("/plugins/acme%2Ffiles/a", "/plugins/ac%2Fme/files", "/plugins/acme/files%2Fa"):
         assert ask("GET", path)[0] == 404, path
+
+
+@pytest.mark.parametrize(("comes", "status"), [(True, 503), (False, 404)])
+def test_a_plugin_that_is_not_loaded_yet_is_to_be_asked_again(
+    ask: Door, comes: bool, status: int
+) -> None:
+    def handle(name: str) -> None:
+        raise PluginError(f"plugin {name!r} is not loaded")
+
+    ask.parts.plugins = SimpleNamespace(handle=handle, comes=lambda name: comes)
+    told, problem = ask("GET", "/plugins/spark/log/bounds")
+    assert told == status
+    assert "plugin 'spark' is not loaded" in problem["detail"]
 
 
 def test_a_ban_that_cannot_be_stored_says_of_the_store_why(ask: Door, broker: Broker) -> None:

@@ -267,6 +267,50 @@ def test_a_load_that_never_ends_is_given_up(node: Node) -> None:
     assert not node.clock.getDelayedCalls()
 
 
+def test_one_that_comes_is_told_from_one_that_is_not_loaded(node: Node) -> None:
+    """Who asks while the broker starts is to ask again, not to be told that it is not there."""
+    node.write("acme", COUNTING)
+    node.write(
+        "late",
+        """
+        from twisted.internet.defer import Deferred
+
+        begun = []
+
+        @implementer(IPlugin)
+        class Plugin:
+            def load(self, handle, config):
+                begun.append(Deferred())
+                return begun[-1]
+
+            def unload(self):
+                begun.append(Deferred())
+                return begun[-1]
+        """,
+    )
+    node.start_anew("late", "acme")
+    assert node.plugins.comes("acme")  # the store is being read
+    done = node.plugins.load()
+    assert node.plugins.comes("late") and node.plugins.comes("acme")
+    begun = sys.modules["mqttd_plugins.late"].begun
+    begun[0].callback(None)
+    result_of(done)
+    result_of(node.plugins.unload("acme"))
+    assert not node.plugins.comes("acme") and not node.plugins.comes("never")
+    again = node.plugins.reload("late")
+    assert node.plugins.comes("late")
+    begun[1].callback(None)
+    assert node.plugins.comes("late")
+    sys.modules["mqttd_plugins.late"].begun[0].errback(OSError("no database"))
+    assert node.plugins.comes("late")  # the old one is loaded again
+    node.advance(60)
+    with pytest.raises(PluginError):
+        result_of(again)
+    assert not node.plugins.comes("late") and row(node, "late")["state"] == "failed"
+    result_of(node.plugins.unload())
+    assert node.plugins.comes("acme")  # the broker ends, and may come again
+
+
 def test_unloading_ends_whatever_the_plugin_does(node: Node) -> None:
     node.write(
         "acme",
