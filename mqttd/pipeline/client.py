@@ -8,7 +8,7 @@ on `mqttd.codec`; no thread, no callback: what comes is read while something is 
 Promise: `flush` returns only when every message of QoS 1 and 2 was acknowledged with success. When
 the connection breaks, what is open is sent again over a new one, a few times: at least once. Of
 several addresses of the broker the next one is tried each time, also when one says that another
-server is to be used, or that it is about to end.
+server is to be used. A broker that is busy, or about to end, is tried again as one that is away.
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ TRIES: Final = 6
 PAUSE: Final = 0.25
 
 _SUCCESS_BELOW: Final = 0x80
-#: Who says so is about to end, or has no room: another address may serve. Server unavailable, busy
-#: and shutting down; use another server, server moved.
-_ELSEWHERE: Final = frozenset({0x88, 0x89, 0x8B, 0x9C, 0x9D})
+#: Who says so may take us later: server unavailable, busy, shutting down, connection rate exceeded.
+_LATER: Final = frozenset({0x88, 0x89, 0x8B, 0x9F})
+#: Or another address may serve: these, use another server, server moved.
+_ELSEWHERE: Final = _LATER | {0x9C, 0x9D}
 
 
 class ClientError(Exception):
@@ -283,7 +284,8 @@ class Client:
             except (OSError, EOFError, Refused) as error:
                 self._drop()
                 if isinstance(error, Refused):
-                    if not left or len(addresses) == 1 or error.code not in _ELSEWHERE:
+                    worth = _ELSEWHERE if len(addresses) > 1 else _LATER
+                    if not left or error.code not in worth:
                         raise
                 elif not left:
                     where = ", ".join(str(one) for one in addresses)
