@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import subprocess
 import time
 from collections import Counter
@@ -19,6 +20,7 @@ import pytest
 from benchmarks.killed import Run
 from benchmarks.sink_once import sink_once
 from mqttd.pipeline.client import Address, Client
+from mqttd.pipeline.spark.sink_rows import SinkError, message_of
 from tests.integration.test_events import ctl, everything, start
 from tests.support.doors import doors_of, write_certificates
 from tests.support.needs import needs_program
@@ -206,6 +208,26 @@ def staged(path: Path) -> int:
     told = ctl(path, "spark", "stage")
     found: int = json.loads(told.stdout)["staged_rows"]
     return found
+
+
+def test_rows_that_are_no_messages_can_be_told_before(spark: Any) -> None:
+    """As docs/examples/publish_or_keep.py does, which keeps them in a table of its own."""
+    example = runpy.run_path(str(Path(__file__).parents[2] / "docs/examples/publish_or_keep.py"))
+    topics = [
+        "alerts/a", "/", "$SYS/x", "\u00e4" * 32_767, "a/" * 255, "a b\n", "\\u0000", "[x]", "0",
+        "", None, "alerts/#", "a+b", "a\0", "\u00e4" * 32_768, "a/" * 256,
+    ]  # fmt: skip
+    frame = spark.createDataFrame([(topic,) for topic in topics], "topic STRING")
+    told = [row.ok for row in frame.selectExpr(f"{example['IS_TOPIC']} as ok").collect()]
+
+    def is_message(topic: str | None) -> bool:
+        try:
+            message_of({"topic": topic}, None, 1, False)
+        except SinkError:
+            return False
+        return True
+
+    assert told == [is_message(topic) for topic in topics] == [True] * 9 + [False] * 7
 
 
 def test_a_write_that_would_take_something_away_is_refused(spark: Any) -> None:
