@@ -1,17 +1,21 @@
-"""Who has a client id, and which node keeps a message while its session moves: all that can happen.
+"""Who has a client id, which node keeps a message while its session moves, and in which order what
+its client publishes on its way comes to others, over links that are cut: all that can happen.
 
     python docs/design/cluster/model.py [--claims N] [--without RULE]
 
-Two models, each searched to its end (breadth first, every state once):
+Three models, each searched to its end (breadth first, every state once):
 
     Ownership   three nodes, two client ids, claims in any order, those of the first by two users,
                 a node that is killed, whose lease ends and that is started again with what its
                 store has; or nodes that stand still for longer than their leases, and go on
     Cut         a session that moves from a to b while x publishes: messages, routes that x hears of
                 when it does, and marks, on streams that keep their order; a or b is killed
+    Behind      a client that publishes at a and, with its session, goes to b, for a session at x,
+                while the link of a and x is cut and whole again, up to three times
 
-They follow mqttd/cluster/{owners,moves,arrivals,departures}.py, rule by rule. `--without` leaves
-one rule out; the search then shows how that goes wrong, step by step.
+They follow mqttd/cluster/sessions/{owners,moves,arrivals,departures,arrears}.py and
+mqttd/mesh/ferry.py, rule by rule. `--without` leaves one rule out; the search then shows how that
+goes wrong, step by step. `--patience` lets who waits go on without, as after 30 s.
 """
 
 from __future__ import annotations
@@ -23,7 +27,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 RULES = ("check", "anew", "whose", "back", "asks",
-         "revision", "marks", "both", "again", "sending", "since")  # fmt: skip
+         "revision", "marks", "both", "again", "sending", "since",
+         "arrears", "answer", "kept", "counted")  # fmt: skip
 NODES, CLIENTS = (0, 1, 2), (0, 1)
 #: Who claims each of these; the last bit of an epoch says whose claim it was, that of a session
 #: whose it is.
@@ -480,6 +485,124 @@ class Moving:
         return "" if has == "321" else f"of 3, 2, 1 the session has {has or 'nothing'}"
 
 
+class Behind(NamedTuple):
+    """A client that publishes for a session at x: at a, and, when its session has come there, at b.
+    The stream from a to x breaks when their link is cut; what of b reaches x in its order."""
+
+    left: int = 3  # still to be published, one after the other: each when the one before is acked
+    at: str = "a"  # where its client is; empty: nowhere, its session is on its way
+    up: bool = True  # the link of a and x
+    cuts: int = 3
+    acked: int = 4  # the last one that its client was acknowledged
+    kept: str = ""  # what a has for x, and has not heard that x has
+    sent: str = ""  # under way to x, of a and of b
+    of_b: str = ""
+    has: str = ""  # at x, in its order
+    says: str = ""  # answers of x under way to a: how much it has taken
+    old: str = ""  # what was kept when the link began, and is waited for
+    mark: str = ""  # the mark of x: W to be given, S given and under way to a, H here
+
+
+class Link:
+    """`arrears`: a sends TAIL when x has what was kept for it; `answer`: that it has, x says; that
+    all of it was sent is not enough; `kept`: what x has not said that it has is sent again when the
+    link is whole; `counted`: x says then how much it has. `patience`: who waits goes on without, at
+    any time."""
+
+    def __init__(
+        self,
+        arrears: bool = True,
+        answer: bool = True,
+        kept: bool = True,
+        counted: bool = True,
+        patience: bool = False,
+    ) -> None:
+        self.arrears = arrears
+        self.answer = answer
+        self.kept = kept
+        self.counted = counted
+        self.patience = patience
+        self.start = Behind()
+
+    def steps(self, s: Behind) -> Iterator[Step]:
+        """All that may happen next."""
+        if s.left and s.at and s.acked == s.left + 1:
+            yield f"the client publishes {s.left} at {s.at}", self._publish(s)
+        if s.up and s.cuts:
+            yield "the link of a and x is cut", self._cut(s)
+        if not s.up:
+            yield "it is whole", self._whole(s)
+        if s.sent:
+            has = s.has if s.sent[0] in s.has and self.counted else s.has + s.sent[0]
+            yield (
+                f"x takes {s.sent[0]} of a",
+                s._replace(sent=s.sent[1:], has=has, says=s.says + s.sent[0]),
+            )
+        if s.of_b:
+            yield f"x takes {s.of_b[0]} of b", self._take_b(s)
+        if s.says:
+            yield f"a hears that x has {s.says[0]}", self._hears(s)
+        if s.at == "a" and s.left < 3:
+            # What its client was not acknowledged it publishes again.
+            yield "b claims the session", s._replace(at="", left=s.acked - 1, mark="W")
+        if s.mark == "W" and s.up:
+            yield "x gives its mark", s._replace(mark="S")
+        if s.mark == "S":
+            yield "a has it", s._replace(mark="H")
+        if not s.at and (self.patience or self._may_go(s)):
+            yield "TAIL: the session is at b", s._replace(at="b")
+
+    def _may_go(self, s: Behind) -> bool:
+        """`Departures._look`, `Arrears.any`."""
+        if s.mark != "H":
+            return False
+        waits = bool(s.old) and self.answer
+        return not self.arrears or not (waits or (not s.up and s.kept))
+
+    def _publish(self, s: Behind) -> Behind:
+        what = str(s.left)
+        s = s._replace(left=s.left - 1)
+        if s.at == "b":
+            return s._replace(of_b=s.of_b + what)
+        if s.up:
+            return s._replace(kept=s.kept + what, sent=s.sent + what)
+        return s._replace(kept=s.kept + what, acked=int(what))
+
+    def _cut(self, s: Behind) -> Behind:
+        """What was under way is lost; what is kept counts as acknowledged, and its mark is kept."""
+        acked = min(s.acked, *map(int, s.kept)) if s.kept and s.at == "a" else s.acked
+        mark = "W" if s.mark == "S" else s.mark
+        return s._replace(up=False, cuts=s.cuts - 1, sent="", says="", acked=acked, old="",
+                          mark=mark)  # fmt: skip
+
+    def _whole(self, s: Behind) -> Behind:
+        """`NodeMesh.linked`, `Arrears.linked`: x says what it has, all else goes."""
+        kept = "".join(each for each in s.kept if each not in s.has or not self.counted)
+        return s._replace(up=True, kept=kept, old=kept, sent=kept if self.kept else "")
+
+    def _take_b(self, s: Behind) -> Behind:
+        what = s.of_b[0]
+        return s._replace(of_b=s.of_b[1:], has=s.has + what, acked=min(s.acked, int(what)))
+
+    def _hears(self, s: Behind) -> Behind:
+        what = s.says[0]
+        acked = min(s.acked, int(what)) if s.at == "a" else s.acked
+        return s._replace(says=s.says[1:], kept=s.kept.replace(what, ""),
+                          old=s.old.replace(what, ""), acked=acked)  # fmt: skip
+
+    def wrong(self, s: Behind) -> str:
+        """What must never be. What was not acknowledged may come twice."""
+        first = "".join(dict.fromkeys(s.has))
+        if first != "".join(sorted(first, reverse=True)):
+            return f"of 3, 2, 1 x has {', '.join(s.has)}"
+        if any(s.has.count(each) > 1 and s.at == "a" for each in s.has):
+            return f"x has {', '.join(s.has)}, and its publisher has sent each once"
+        over = not (s.left or s.sent or s.of_b or s.says) and s.up and s.at and not s.cuts
+        if over and (missed := [each for each in "321" if each not in s.has]):
+            return f"x has not {', '.join(missed)}"
+        return ""
+
+
 def search(model: Any, progress: Callable[[int], object] = lambda _: None) -> tuple[int, list[str]]:
     """How many states there are; or the shortest way to a wrong one."""
     seen: dict[Any, tuple[Any, str]] = {model.start: (None, "")}
@@ -507,15 +630,18 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--claims", type=int, default=4)
     parser.add_argument("--without", choices=RULES, default="")
+    parser.add_argument("--patience", action="store_true")
     asked = parser.parse_args()
     rules = [asked.without != each for each in RULES[:5]]
     ownership = Ownership(asked.claims, *rules)
     # With a fourth claim one that another has overtaken may be let in with a new session, until it
     # hears of that: the session itself stays where it is.
     still = Ownership(min(asked.claims, 3), *rules, kills=0, stops=2)
-    moving = Moving(*(asked.without != each for each in RULES[5:]))
+    moving = Moving(*(asked.without != each for each in RULES[5:11]))
+    link = Link(*(asked.without != each for each in RULES[11:]), patience=asked.patience)
+    models = {"cut": moving, "behind": link, "ownership": ownership, "still": still}
     bad = 0
-    for name, model in (("cut", moving), ("ownership", ownership), ("still", still)):
+    for name, model in models.items():
         count, way = search(model)
         print(f"{name}: {count} states, {'wrong:' if way else 'nothing wrong'}")
         for each in way:
