@@ -70,6 +70,7 @@ class Commons:
         self.roles = SharedRoles(
             roles,
             lambda kind, name, value: self._write(self.keys.role(kind, name), value),
+            self.when_told,
             self.keys.unreadable.note,
         )
 

@@ -32,17 +32,19 @@ KIND: Final = "role"
 
 
 class SharedRoles:
-    """The `roles` of this node; `write(kind, name, value)` has all nodes hear of one of them, and
-    `unusable` is told of a key that says what cannot be."""
+    """The `roles` of this node; `write(kind, name, value)` has all nodes hear of one of them,
+    `when_told` says when they can, and `unusable` is told of a key that says what cannot be."""
 
     def __init__(
         self,
         roles: Roles,
         write: Callable[[str, str, bytes], object],
+        when_told: Callable[[Callable[[str], None]], object],
         unusable: Callable[[Kv, str], object],
     ) -> None:
         self.roles = roles
         self.write = write
+        self.when_told = when_told
         self.unusable = unusable
         self.log = Logger(namespace="mqttd.cluster")
         self._applying = False
@@ -50,6 +52,7 @@ class SharedRoles:
     def begin(self) -> None:
         """Those of this node are read."""
         self.roles.told = self._told
+        self.roles.when_told = self.when_told
 
     def _told(self, kept: Iterable[tuple[str, Struct | None]]) -> None:
         if self._applying:

@@ -7,9 +7,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mqttd.admin.ctl.client import Client
 from mqttd.config.load import load
 from tests.support import packets as mq
 from tests.support.broker import Broker
@@ -240,6 +242,32 @@ def test_a_ban_that_others_have_not_heard_of_says_so_and_they_hear_of_it_later(
         "they have heard",
     )
     assert asked(nodes["a"], "bans", "add", "client_id", "last")["untold"] is None
+
+
+def test_a_role_that_others_have_not_heard_of_says_so_and_they_hear_of_it_later(
+    nodes: Nodes, etcd: Etcd, tmp_path: Path
+) -> None:
+    """As a ban does: it was said to be put, and held at one of the nodes alone."""
+    here, there = (Client(str(tmp_path / name / "data/mqttd.sock")) for name in "ab")
+
+    def put(path: str, **body: Any) -> Any:
+        return here.request("POST", path, body)["untold"]
+
+    assert put("/roles", name="old") is None
+    etcd.stop()
+    why = put("/roles", name="shy")
+    assert why
+    assert put("/groups", name="house", roles=["shy"]) == why
+    assert put("/members", username="ann", groups=["house"]) == why
+    assert put("/roles/import", roles=[{"name": "more"}]) == why
+    assert here.request("DELETE", "/roles/old")["untold"] == why
+    text = told(nodes["a"], "roles", "put", "last")
+    assert text.endswith(f"; other nodes have not heard of it, and will when etcd is back: {why}")
+    etcd.start()
+    names = ["last", "more", "shy"]
+    until(lambda: [role["name"] for role in there.get("/roles")["roles"]] == names, "they have")
+    assert there.get("/members/ann")["groups"] == ["house"]
+    assert here.request("DELETE", "/groups/house")["untold"] is None
 
 
 def test_roles_are_everywhere_and_a_node_that_joins_has_them(

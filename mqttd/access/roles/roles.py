@@ -80,6 +80,8 @@ class Roles:
         self.on_change: Callable[[bool], None] = lambda disabled: None
         #: Is told what is put, by `KIND NAME`, and deleted (None), when it is kept.
         self.told: Callable[[Sequence[tuple[str, Struct | None]]], object] = lambda kept: None
+        #: Calls this with "" when other nodes can hear of every change so far, or with why not.
+        self.when_told: Callable[[Callable[[str], None]], object] = lambda heard: heard("")
         self._rules: dict[str, list[Rule]] = {}
         self._compiled: dict[tuple[str, ...], AclRules] = {}
         self._known: dict[str, AclRules | None] = {}

@@ -11,7 +11,14 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from mqttd.admin.ctl.client import client_of
-from mqttd.admin.ctl.printing import done, print_json, print_table, seconds_of, time_text
+from mqttd.admin.ctl.printing import (
+    done,
+    print_json,
+    print_table,
+    seconds_of,
+    time_text,
+    untold,
+)
 
 __all__ = ["add_commands"]
 
@@ -69,11 +76,9 @@ def _delete(options: argparse.Namespace) -> None:
 
 def _but(answer: dict[str, Any]) -> str:
     """What is to be said of one that is not stored yet, or not everywhere."""
-    unkept, untold = answer.get("unkept"), answer.get("untold")
+    unkept = answer.get("unkept")
     text = f"; this is not stored yet, and lost if the broker is killed: {unkept}" if unkept else ""
-    if untold:
-        text += f"; other nodes have not heard of it, and will when etcd is back: {untold}"
-    return text
+    return text + untold(answer)
 
 
 def _when(seconds: float | None) -> str:

@@ -16,7 +16,7 @@ from msgspec import to_builtins
 
 from mqttd.access.roles.mosquitto import import_roles, is_dynamic_security
 from mqttd.admin.ctl.client import CtlError, client_of, config_of
-from mqttd.admin.ctl.printing import print_json, printable
+from mqttd.admin.ctl.printing import print_json, printable, untold
 from mqttd.admin.ctl.store import counted, new_path_of
 from mqttd.config.load import ConfigError, load
 from mqttd.config.mosquitto import import_mosquitto
@@ -158,7 +158,7 @@ def _import_roles(options: argparse.Namespace) -> None:
     if options.json:
         return print_json({"imported": answer, "passwords": new, "left": made.left})
     print(printable(f"took {answer['roles']} roles, {answer['groups']} groups, "
-                    f"{answer['members']} users"))  # fmt: skip
+                    f"{answer['members']} users{untold(answer)}"))  # fmt: skip
     if path:
         print(printable(f"{path}: {new} passwords"))
     if made.left:

@@ -26,6 +26,7 @@ __all__ = [
     "printable",
     "seconds_of",
     "time_text",
+    "untold",
 ]
 
 Json = dict[str, Any]
@@ -43,6 +44,12 @@ def done(options: argparse.Namespace, answer: Json, text: str) -> None:
         print_json(answer)
     else:
         print(printable(text))
+
+
+def untold(answer: Json) -> str:
+    """What is to be said of a change that the other nodes of a cluster have not heard of."""
+    why = answer.get("untold")
+    return f"; other nodes have not heard of it, and will when etcd is back: {why}" if why else ""
 
 
 def counted(number: int, thing: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from mqttd.admin.ctl.client import CtlError, client_of
-from mqttd.admin.ctl.printing import done, print_json, print_table, printable
+from mqttd.admin.ctl.printing import done, print_json, print_table, printable, untold
 
 __all__ = ["add_commands"]
 
@@ -85,7 +85,7 @@ def _put(options: argparse.Namespace) -> None:
             raise CtlError(f"{options.file}: {reason}") from None
     body = {"name": options.name, "rules": rules, "enabled": not options.disabled}
     answer = client_of(options).request("POST", "/roles", body)
-    done(options, answer, f"put role {options.name}")
+    done(options, answer, f"put role {options.name}" + untold(answer))
 
 
 def _groups(options: argparse.Namespace) -> None:
@@ -100,7 +100,7 @@ def _groups(options: argparse.Namespace) -> None:
 def _put_group(options: argparse.Namespace) -> None:
     body = {"name": options.name, "roles": options.role, "enabled": not options.disabled}
     answer = client_of(options).request("POST", "/groups", body)
-    done(options, answer, f"put group {options.name}")
+    done(options, answer, f"put group {options.name}" + untold(answer))
 
 
 def _users(options: argparse.Namespace) -> None:
@@ -123,6 +123,7 @@ def _give(options: argparse.Namespace) -> None:
         [f"role {one}" for one in options.role] + [f"group {one}" for one in options.group]
     )
     text = "; it is kept out" if options.disabled else ""
+    text += untold(answer)
     done(options, answer, f"user {options.name} has {named or 'no roles'}{text}")
 
 
@@ -140,4 +141,5 @@ def _take(options: argparse.Namespace) -> None:
 
 
 def _remove(options: argparse.Namespace, path: str, text: str) -> None:
-    done(options, client_of(options).request("DELETE", path), text)
+    answer = client_of(options).request("DELETE", path)
+    done(options, answer, text + untold(answer))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
+from msgspec.structs import asdict
 from twisted.internet.defer import Deferred
 
 from mqttd.admin.http.parts import Parts
@@ -46,18 +47,38 @@ class Wish(Struct, forbid_unknown_fields=True):
     cursor: str | None = None
 
 
+class PutRole(Role):
+    """The role as it was put; untold: why other nodes have not heard of it yet."""
+
+    untold: str | None = None
+
+
+class PutGroup(Group):
+    """The group as it was put; untold: why other nodes have not heard of it yet."""
+
+    untold: str | None = None
+
+
+class PutMember(Member):
+    """The user as it was put; untold: why other nodes have not heard of it yet."""
+
+    untold: str | None = None
+
+
 class Deleted(Struct):
-    """What was deleted."""
+    """What was deleted; untold: why other nodes have not heard of that yet."""
 
     deleted: str
+    untold: str | None = None
 
 
 class Done(Struct):
-    """How many were put."""
+    """How many were put; untold: why other nodes have not heard of them yet."""
 
     roles: int
     groups: int
     members: int
+    untold: str | None = None
 
 
 class RolesResource:
@@ -79,12 +100,12 @@ class RolesResource:
         found: Role = self._one(self._roles().roles, ask.path["role"], "role")
         return found
 
-    @post("/roles", role=ADMINISTRATOR, body=Role, answer=Role, errors=(422, 507))
-    def put(self, ask: Ask) -> Deferred[Role]:
+    @post("/roles", role=ADMINISTRATOR, body=Role, answer=PutRole, errors=(422, 507))
+    def put(self, ask: Ask) -> Deferred[PutRole]:
         """Put a role, in the place of one with its name; clients are judged by it at once."""
         role = ask.body
         before = self._roles().roles.get(role.name)
-        return self._change(ask, Change(roles=[role]), before, role)
+        return self._change(ask, Change(roles=[role]), before, role, PutRole(**asdict(role)))
 
     @delete("/roles/{role}", role=ADMINISTRATOR, answer=Deleted, errors=(422, 507))
     def remove(self, ask: Ask) -> Deferred[Deleted]:
@@ -98,12 +119,12 @@ class RolesResource:
         """All groups, with their roles."""
         return GroupList(sorted(self._roles().groups.values(), key=lambda group: group.name))
 
-    @post("/groups", role=ADMINISTRATOR, body=Group, answer=Group, errors=(422, 507))
-    def put_group(self, ask: Ask) -> Deferred[Group]:
+    @post("/groups", role=ADMINISTRATOR, body=Group, answer=PutGroup, errors=(422, 507))
+    def put_group(self, ask: Ask) -> Deferred[PutGroup]:
         """Put a group, in the place of one with its name."""
         group = ask.body
         before = self._roles().groups.get(group.name)
-        return self._change(ask, Change(groups=[group]), before, group)
+        return self._change(ask, Change(groups=[group]), before, group, PutGroup(**asdict(group)))
 
     @delete("/groups/{group}", role=ADMINISTRATOR, answer=Deleted, errors=(422, 507))
     def delete_group(self, ask: Ask) -> Deferred[Deleted]:
@@ -133,12 +154,13 @@ class RolesResource:
         found: Member = self._one(self._roles().members, ask.path["username"], "user with roles")
         return found
 
-    @post("/members", role=ADMINISTRATOR, body=Member, answer=Member, errors=(422, 507))
-    def put_member(self, ask: Ask) -> Deferred[Member]:
+    @post("/members", role=ADMINISTRATOR, body=Member, answer=PutMember, errors=(422, 507))
+    def put_member(self, ask: Ask) -> Deferred[PutMember]:
         """Give a user these roles and groups and no others; one that is disabled is kept out."""
         member = ask.body
         before = self._roles().members.get(member.username)
-        return self._change(ask, Change(members=[member]), before, member)
+        answer = PutMember(**asdict(member))
+        return self._change(ask, Change(members=[member]), before, member, answer)
 
     @delete("/members/{username}", role=ADMINISTRATOR, answer=Deleted, errors=(422, 507))
     def delete_member(self, ask: Ask) -> Deferred[Deleted]:
@@ -150,7 +172,7 @@ class RolesResource:
         """Put many roles, groups and users at once: all or nothing."""
         change = ask.body
         done = Done(len(change.roles), len(change.groups), len(change.members))
-        return self._change(ask, change, None, done)
+        return self._change(ask, change, None, done, done)
 
     # -- inside
 
@@ -163,9 +185,11 @@ class RolesResource:
             raise ApiError(404, "not_found", f"there is no {kind} {name[:80]!r}")
         return one
 
-    def _change(self, ask: Ask, change: Change, before: Any, answer: Any) -> Deferred[Any]:
+    def _change(
+        self, ask: Ask, change: Change, before: Any, after: Any, answer: Any
+    ) -> Deferred[Any]:
         self._kept_or(lambda: self._roles().put(change))
-        ask.changed(before, answer)
+        ask.changed(before, after)
         return self._when_kept(answer)
 
     def _delete(self, ask: Ask, kind: str, remove: Callable[[str], Any]) -> Deferred[Deleted]:
@@ -186,16 +210,22 @@ class RolesResource:
             raise ApiError(507, "not_stored", f"the roles cannot be kept: {error}") from None
 
     def _when_kept(self, answer: Any) -> Deferred[Any]:
-        """The answer, once what was changed outlasts the process; 507 if it cannot for now."""
-        kept: Deferred[Any] = Deferred()
+        """The answer, once what was changed outlasts the process, 507 if it cannot for now; and
+        once the other nodes of a cluster can hear of it, or cannot."""
+        done: Deferred[Any] = Deferred()
+        roles = self._roles()
 
-        def told(why: str) -> None:
+        def kept(why: str) -> None:
             if why:
                 text = "this holds, but is not stored yet, and lost if the broker is killed"
-                kept.errback(ApiError(507, "not_stored_yet", f"{text}: {why}"))
+                done.errback(ApiError(507, "not_stored_yet", f"{text}: {why}"))
             else:
-                kept.callback(answer)
+                roles.when_told(told)
 
-        self._roles().when_kept(told)
+        def told(why: str) -> None:
+            answer.untold = why or None
+            done.callback(answer)
+
+        roles.when_kept(kept)
         self.parts.broker.perform_later()  # what this turn has told the journal is written now
-        return kept
+        return done
