@@ -6,9 +6,11 @@
                                              +-- process, Python and garbage collector
 
 Two doors: ``/api/v1/plugins/prometheus/metrics`` on the administration socket, always; and an
-address of its own when `bind` names one, which has no password and so is on loopback by default.
+address of its own when `bind` names one (`mqttd_plugins.prometheus.door`), which has no password
+and so is on loopback by default.
 
-Promise: figures are read when Prometheus asks, and cost nothing in between.
+Promise: figures are read when Prometheus asks, at its own address at most once a second, and cost
+nothing in between.
 """
 
 from __future__ import annotations
@@ -24,10 +26,11 @@ from prometheus_client.exposition import choose_encoder
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.endpoints import TCP4ServerEndpoint, TCP6ServerEndpoint
 from twisted.web.resource import Resource
-from twisted.web.server import Request, Site
+from twisted.web.server import Request
 from zope.interface import implementer
 
 from mqttd.interfaces import IPlugin, IPluginHandle
+from mqttd_plugins.prometheus.door import DoorSite, Kept
 
 __all__ = ["Collector", "Prometheus", "Settings"]
 
@@ -138,9 +141,17 @@ class _Metrics(Resource):
 
     def render_GET(self, request: Request) -> bytes:
         """The text, in the version that is asked for."""
+        return self.text(self.choose(request)[0])
+
+    def choose(self, request: Request) -> tuple[Any, str]:
+        """What makes the text that is asked for, and of which kind it is."""
         encode, kind = choose_encoder(request.getHeader("accept") or "")
         request.setHeader("content-type", kind)
         request.setHeader("cache-control", "no-store")
+        return encode, kind
+
+    def text(self, encode: Any) -> bytes:
+        """The figures of now."""
         return bytes(encode(self.registry))
 
 
@@ -171,7 +182,7 @@ class Prometheus:
         stopped: Deferred[None] = maybeDeferred(port.stopListening)
         return stopped
 
-    def _listen(self, handle: IPluginHandle, bind: str, resource: Resource) -> Deferred[None]:
+    def _listen(self, handle: IPluginHandle, bind: str, resource: _Metrics) -> Deferred[None]:
         found = _ADDRESS.fullmatch(bind)
         if found is None or int(found["port"]) > 65535:
             raise ValueError(f"bind = {bind!r}: expected an address, 127.0.0.1:9883 or [::1]:9883")
@@ -181,11 +192,7 @@ class Prometheus:
             if found["six"]
             else TCP4ServerEndpoint(handle.clock, port, interface=found["four"])
         )
-        root = Resource()
-        root.putChild(b"metrics", resource)
-        site: Any = Site(root, timeout=30)
-        site.displayTracebacks = False
-        site.noisy = False
+        site = DoorSite(Kept(resource, handle.clock), handle.clock)
 
         def listening(port: Any) -> None:
             self.port = port
