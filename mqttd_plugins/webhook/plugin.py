@@ -1,9 +1,8 @@
 """Sends events to an HTTP server: a POST with a JSON array, batch after batch.
 
-    hook points --> chosen? --> queue (bounded) --batch_size, _bytes or _seconds--> POST
-                                   |                                              |
-                                 full: dropped, counted      2xx: done   5xx, 408, 429, no answer:
-                                                             other: dropped   again, later
+    hook points --> chosen? --> is there room? --> lane --batch after batch--> POST
+                                   |          '--> lane of those whose events were refused
+                                 full: dropped, counted
 
     [{"event": "message.publish", "ts": 1700000000000, "node": "mqttd", "clientid": "alice", ...}]
 
@@ -13,17 +12,19 @@ another. An event is charged to the client that it is about, a message's to its 
 its delivery to the subscriber; the broker's own messages to nobody.
 
 Promise: clients never wait for the server. At most `queue` events and `queue_bytes` wait; one that
-does not fit is dropped and counted, so the order of those that are sent is theirs. One request is
-under way at a time. A batch is tried `attempts` times, with growing pauses, then dropped and
-counted; an alarm tells that the server is not there, until it is. Delivery is at least once: a
-server that answers too late gets a batch twice, with the same ``X-Mqttd-Batch``.
+does not fit is dropped and counted, so the order of those that are sent is theirs, but for what
+goes apart. What a server refuses is sent again by halves (`mqttd_plugins.webhook.lane`), so that no
+event takes those of others along; for an hour its user's go in batches of their own, beside the
+others and with a pause after each that is refused. One request of each lane is under way at a time.
+A batch is tried `attempts` times, with growing pauses; an alarm tells that the server is not there,
+until it is. Delivery is at least once: a server that answers too late gets a batch twice, with the
+same ``X-Mqttd-Batch``.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from collections import deque
 from collections.abc import Callable
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
@@ -35,13 +36,14 @@ from zope.interface import implementer
 from mqttd.codec.topic import match, validate_topic_filter
 from mqttd.interfaces import IPlugin, IPluginHandle
 from mqttd.types import ClientInfo
+from mqttd_plugins.webhook.lane import Event, Lane
 
 __all__ = ["EVENTS", "Settings", "Webhook"]
 
 #: Sees what all others have made of a message.
 LAST: Final = -900_000
 
-Event = Literal[
+Name = Literal[
     "client.connected",
     "client.disconnected",
     "session.created",
@@ -53,7 +55,11 @@ Event = Literal[
     "message.acked",
     "message.dropped",
 ]
-EVENTS: Final[tuple[str, ...]] = Event.__args__  # type: ignore[attr-defined]
+EVENTS: Final[tuple[str, ...]] = Name.__args__  # type: ignore[attr-defined]
+
+#: Seconds for which events of a user go apart, since one of them was refused; the most users.
+APART: Final = 3600.0
+_BLAMED: Final = 1000
 
 #: An event that waits beside its bytes: the objects that hold it, and its place.
 _EVENT: Final = 128
@@ -68,7 +74,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     #: Where to, http or https.
     url: Annotated[str, Meta(min_length=1)]
     #: What is sent.
-    events: tuple[Event, ...] = ("client.connected", "client.disconnected", "message.publish")
+    events: tuple[Name, ...] = ("client.connected", "client.disconnected", "message.publish")
     #: Only messages of topics that one of these filters matches.
     topics: Annotated[tuple[str, ...], Meta(min_length=1)] = ("#",)
     #: More headers, ``Authorization = "Bearer ..."``.
@@ -122,19 +128,17 @@ class Webhook:
         self.dropped_full = 0
         self.dropped_failed = 0
         self.failures = 0
-        #: Events and whose they are.
-        self._queue: deque[tuple[bytes, str | None]] = deque()
+        self.refusals = 0
+        self._lane = Lane(self)
+        #: Of users for whose events a server has refused others'; and until when that is so.
+        self._apart = Lane(self, config.retry_after)
+        self._blamed: dict[str, float] = {}
         self._bytes = 0
         #: User name -> its part; "" for clients without one.
         self._parts: dict[str, _Part] = {}
         self._batches = 0
         #: Batches of another load have other names.
         self._series = f"{handle.node}-{int(handle.clock.seconds() * 1000):x}"
-        self._timer: Any = None
-        #: A batch is under way, or waits for its next attempt.
-        self._busy = False
-        self._under_way: Deferred[Any] | None = None
-        self._ended = False
         self._all_topics = "#" in config.topics
         callbacks: dict[str, Callable[..., None]] = {
             "client.connected": self._connected,
@@ -151,7 +155,7 @@ class Webhook:
         for event in dict.fromkeys(config.events):
             handle.hook(event, callbacks[event], priority=LAST)
         handle.add_metric("sent_total", "Events that the server took.", lambda: self.sent)
-        handle.add_metric("waiting", "Events that wait.", lambda: len(self._queue))
+        handle.add_metric("waiting", "Events that wait.", self._waiting)
         handle.add_metric(
             "dropped_queue_full_total",
             "Events dropped because too many waited.",
@@ -166,15 +170,15 @@ class Webhook:
 
     def unload(self) -> Deferred[None] | None:
         """What waits is lost, and logged."""
-        self._ended = True
-        waiting = len(getattr(self, "_queue", ()))
+        lanes = [
+            lane for lane in (getattr(self, "_lane", None), getattr(self, "_apart", None)) if lane
+        ]
+        waiting = sum(len(lane.queue) for lane in lanes)
         if waiting:
             self.handle.log.warn("{count} events are not sent any more", count=waiting)
-            self._queue.clear()
             self._parts.clear()
-        under_way: Deferred[Any] | None = getattr(self, "_under_way", None)
-        if under_way is not None:
-            under_way.cancel()
+        for lane in lanes:
+            lane.end()
         return self._close() if self._close is not None else None
 
     # -- hook points ---------------------------------------------------------------------------
@@ -276,14 +280,8 @@ class Webhook:
         if not self._fits(len(event) + _EVENT, user):
             self._refuse(user)
             return
-        self._queue.append((event, user))
         self._charge(user, 1, len(event) + _EVENT)
-        if self._busy:
-            return
-        if self._is_batch():
-            self._send_soon(0)
-        elif self._timer is None:
-            self._send_soon(self.config.batch_seconds)
+        (self._apart if self._is_apart(user) else self._lane).put([(event, user)])
 
     def _refuse(self, user: str | None) -> None:
         """There is no room for an event of this user."""
@@ -291,23 +289,21 @@ class Webhook:
         if self.dropped_full <= 3 or self.dropped_full % 10_000 == 0:
             self.handle.log.warn(
                 "the queue has no room for events of {user}, they are dropped ({count} so far)",
-                user="the broker" if user is None else repr(user[:200]),
+                user=_named(user),
                 count=self.dropped_full,
             )
 
-    def _is_batch(self) -> bool:
-        """Whether enough waits for one."""
-        config = self.config
-        return len(self._queue) >= config.batch_size or self._bytes >= config.batch_bytes
-
     def _fits(self, size: int, user: str | None) -> bool:
         """Whether there is room, and as much left behind it as this user has."""
-        events = self.config.queue - len(self._queue) - 1
+        events = self.config.queue - self._waiting() - 1
         left = self.config.queue_bytes - self._bytes - size
         if events < 0 or left < 0:
             return False
         part = None if user is None else self._parts.get(user)
         return part is None or (part.events + 1 <= events and part.bytes + size <= left)
+
+    def _waiting(self) -> int:
+        return len(self._lane.queue) + len(self._apart.queue)
 
     def _charge(self, user: str | None, events: int, size: int) -> None:
         """So many events of this user wait more (or fewer), with so many bytes."""
@@ -322,32 +318,25 @@ class Webhook:
         if not part.events:
             del self._parts[user]
 
-    def _send_soon(self, seconds: float) -> None:
-        if self._timer is not None:
-            if seconds or self._timer.getTime() <= self.handle.clock.seconds():
-                return
-            self._timer.cancel()
-        self._timer = self.handle.call_later(seconds, self._send)
+    def _is_apart(self, user: str | None) -> bool:
+        """Whether events of this user go in batches without others'."""
+        until = None if user is None else self._blamed.get(user)
+        if until is None:
+            return False
+        if self.handle.clock.seconds() < until or not self._apart.is_idle():
+            return True
+        del self._blamed[user or ""]
+        return False
 
-    def _send(self) -> None:
-        self._timer = None
-        if self._busy or not self._queue:
-            return
-        batch: list[bytes] = []
-        room = self.config.batch_bytes - 1
-        while self._queue and len(batch) < self.config.batch_size:
-            event, user = self._queue[0]
-            room -= len(event) + 1  # a comma, or a bracket
-            if room < 0 and batch:
-                break
-            self._queue.popleft()
-            self._charge(user, -1, -len(event) - _EVENT)
-            batch.append(event)
+    # -- what lanes ask and tell: `Owner` --------------------------------------------------------
+
+    def next_number(self) -> str:
+        """Of a batch."""
         self._batches += 1
-        self._busy = True
-        self._try(batch, f"{self._series}-{self._batches}", 1)
+        return f"{self._series}-{self._batches}"
 
-    def _try(self, batch: list[bytes], number: str, attempt: int) -> None:
+    def post(self, batch: list[Event], attempt: int, number: str) -> Deferred[int]:
+        """Send events; the status."""
         assert self._post is not None
         headers = {
             **self.config.headers,
@@ -355,58 +344,56 @@ class Webhook:
             "X-Mqttd-Batch": number,
             "X-Mqttd-Attempt": str(attempt),
         }
-        waiting = self._post(b"[" + b",".join(batch) + b"]", headers)
-        waiting.addTimeout(self.config.timeout, self.handle.clock)
-        self._under_way = waiting
-        waiting.addCallbacks(
-            self._answered,
-            self._failed,
-            callbackArgs=(batch, number, attempt),
-            errbackArgs=(batch, number, attempt),
-        )
-        waiting.addErrback(lambda failure: self.handle.log.failure("webhook", failure))
+        return self._post(b"[" + b",".join([event for event, _ in batch]) + b"]", headers)
 
-    def _answered(self, status: int, batch: list[bytes], number: str, attempt: int) -> None:
-        self._under_way = None
-        if self._ended:
-            return
-        if 200 <= status < 300:
-            self.sent += len(batch)
-            self.handle.clear_alarm("server")
-            self._next()
-        elif status >= 500 or status in (408, 429):
-            self._again(f"status {status}", batch, number, attempt)
-        else:
-            self.failures += 1
-            self._give_up(f"status {status}", batch)
+    def leaves(self, event: Event) -> None:
+        """It waits no more."""
+        self._charge(event[1], -1, -len(event[0]) - _EVENT)
 
-    def _failed(self, failure: Any, batch: list[bytes], number: str, attempt: int) -> None:
-        self._under_way = None
-        if not self._ended:
-            self._again(failure.getErrorMessage() or failure.type.__name__, batch, number, attempt)
+    def took(self, batch: list[Event]) -> None:
+        """The server has."""
+        self.sent += len(batch)
+        self.handle.clear_alarm("server")
 
-    def _again(self, why: str, batch: list[bytes], number: str, attempt: int) -> None:
+    def failed(self, why: str) -> None:
+        """The server has not; `why` where it is asked again."""
         self.failures += 1
-        config = self.config
-        if attempt >= config.attempts:
-            self._give_up(why, batch)
-            return
-        self.handle.alarm("server", f"{_shown(config.url)} does not take events: {why}")
-        pause = min(config.retry_after * 2.0 ** min(attempt - 1, 30), config.retry_most)
-        self.handle.call_later(pause, self._try, batch, number, attempt + 1)
+        if why:
+            text = f"{_shown(self.config.url)} does not take events: {why}"
+            self.handle.alarm("server", text)
 
-    def _give_up(self, why: str, batch: list[bytes]) -> None:
+    def refused(self, lane: Lane, event: Event, why: str) -> None:
+        """It is for this event that the server has refused others."""
+        user = event[1]
+        self.dropped_failed += 1
+        self.refusals += 1
+        if self.refusals <= 10 or self.refusals % 1000 == 0:
+            self.handle.log.warn(
+                "an event of {user} is dropped, it had others refused: {why} ({count} so far)",
+                user=_named(user),
+                why=why,
+                count=self.refusals,
+            )
+        if lane is not self._lane or user is None:
+            return
+        self._blamed.pop(user, None)
+        self._blamed[user] = self.handle.clock.seconds() + APART
+        if len(self._blamed) > _BLAMED:
+            del self._blamed[next(iter(self._blamed))]
+        first, then = lane.take_out(user)
+        for again, _ in first:
+            self._charge(user, 1, len(again) + _EVENT)
+        self._apart.put(first + then)
+
+    def lost(self, batch: list[Event], why: str) -> None:
+        """They are not sent again."""
         self.dropped_failed += len(batch)
         self.handle.alarm("server", f"{_shown(self.config.url)} refuses events: {why}")
         self.handle.log.warn("{count} events dropped: {why}", count=len(batch), why=why)
-        self._next()
 
-    def _next(self) -> None:
-        self._busy = False
-        if self._is_batch():
-            self._send_soon(0)
-        elif self._queue:
-            self._send_soon(self.config.batch_seconds)
+
+def _named(user: str | None) -> str:
+    return "the broker" if user is None else repr(user[:200])
 
 
 def _check(config: Settings) -> None:

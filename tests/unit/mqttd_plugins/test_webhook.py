@@ -9,7 +9,8 @@ import pytest
 from twisted.internet.defer import Deferred, fail, succeed
 
 from mqttd.testing import LoadedPlugin, MemoryBroker, PluginConformance
-from mqttd_plugins.webhook.plugin import EVENTS, Settings, Webhook
+from mqttd_plugins.webhook.lane import IN_A_ROW
+from mqttd_plugins.webhook.plugin import APART, EVENTS, Settings, Webhook
 
 URL = "http://127.0.0.1:9/events"
 
@@ -21,12 +22,20 @@ class Server:
         self.requests: list[tuple[list[dict[str, Any]], dict[str, str]]] = []
         self.status: int | Exception | None = 200
         self.hung: list[Deferred[int]] = []
+        #: A payload that has its batch answered with `refusal`; and the events that were taken.
+        self.poison = "none"
+        self.refusal = 400
+        self.taken: list[dict[str, Any]] = []
 
     def post(self, body: bytes, headers: dict[str, str]) -> Deferred[int]:
         self.requests.append((json.loads(body), headers))
         if self.status is None:
             self.hung.append(Deferred())
             return self.hung[-1]
+        if any(event.get("payload") == self.poison for event in self.requests[-1][0]):
+            return succeed(self.refusal)
+        if self.status == 200:
+            self.taken += self.requests[-1][0]
         return fail(self.status) if isinstance(self.status, Exception) else succeed(self.status)
 
     @property
@@ -354,3 +363,72 @@ def test_what_has_no_room_is_not_encoded(
         alice.publish("t", b"x")
     assert len(encoded) == loaded.metrics()["waiting"] == 5
     assert loaded.metrics()["dropped_queue_full_total"] == 95
+
+
+@pytest.mark.parametrize("refusal", [400, 403, 413, 422, 500, 502])
+def test_what_is_refused_takes_no_events_of_others_along(
+    node: MemoryBroker, server: Server, refusal: int
+) -> None:
+    loaded = load(node, server, batch_seconds=0.1)
+    server.poison, server.refusal = "\0", refusal
+    alice, mallory = node.connect("a", username="alice"), node.connect("m", username="mallory")
+    for number in range(60):
+        alice.publish("t", b"%d" % number)
+        if number % 3 == 0:
+            mallory.publish("t", b"\0" if number % 2 else b"good %d" % number)
+    node.advance(60)
+    of = {name: [each for each in server.taken if each["from"] == name] for name in "am"}
+    assert [event["payload"] for event in of["a"]] == [str(number) for number in range(60)]
+    assert [event["payload"] for event in of["m"]] == [f"good {n}" for n in range(0, 60, 6)]
+    metrics = loaded.metrics()
+    assert (metrics["sent_total"], metrics["dropped_failed_total"]) == (70, 10)
+    assert metrics["waiting"] == 0 and not loaded.alarms
+
+
+def test_who_has_had_others_refused_costs_them_no_more_requests(
+    node: MemoryBroker, server: Server
+) -> None:
+    loaded = load(node, server, batch_seconds=0.1)
+    server.poison = "\0"
+    alice, mallory = node.connect("a", username="alice"), node.connect("m", username="mallory")
+    for _ in range(2):
+        alice.publish("t", b"first")
+        mallory.publish("t", b"\0")
+    node.advance(10)
+    before = len(server.requests)
+    for _ in range(20):
+        alice.publish("t", b"then")
+        for _ in range(20):
+            mallory.publish("t", b"\0")
+        node.advance(1)
+    requests = [batch for batch, _ in server.requests[before:]]
+    mine = [batch for batch in requests if batch[0]["from"] == "a"]
+    assert [[event["payload"] for event in batch] for batch in mine] == [["then"]] * 20
+    # Half a second of pause after each that was refused.
+    assert len(requests) - len(mine) <= 2 * 20 + 1
+    # An hour later, when nothing of it waits any more, it is anybody again.
+    node.advance(APART + 600)
+    mallory.publish("t", b"good")
+    alice.publish("t", b"last")
+    node.advance(1)
+    assert [event["payload"] for event in server.requests[-1][0]] == ["good", "last"]
+    assert loaded.metrics()["waiting"] == 0
+
+
+def test_a_server_that_refuses_everything_is_not_asked_for_each_event(
+    node: MemoryBroker, server: Server
+) -> None:
+    loaded = load(node, server, batch_seconds=0.1)
+    server.status = 401
+    clients = [node.connect(f"c{n}", username=f"u{n}") for n in range(200)]
+    for client in clients:
+        client.publish("t", b"x")
+    node.advance(600)
+    assert IN_A_ROW <= len(server.requests) <= 2 * IN_A_ROW + 2
+    assert loaded.metrics()["dropped_failed_total"] == 200
+    assert "status 401" in loaded.alarms["server"]
+    server.status = 200
+    for client in clients:
+        client.publish("t", b"y")
+    node.advance(600)
+    assert len(server.taken) == 200 and not loaded.alarms
