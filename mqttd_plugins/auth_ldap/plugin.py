@@ -175,7 +175,9 @@ class AuthLdap:
                 ca_certs_file=config.ca_file or None,
                 version=ssl.PROTOCOL_TLS_CLIENT,
             )
-        self._server = self._new_server(
+        # One for each connection: ldap3's passes by an address that has failed for seconds after
+        # it is back, and looks its name up every five minutes.
+        self._server = lambda: self._new_server(
             parts.hostname,
             port=parts.port or (636 if parts.scheme == "ldaps" else 389),
             use_ssl=parts.scheme == "ldaps",
@@ -331,7 +333,7 @@ class AuthLdap:
     def _open(self, dn: str, secret: str, bind: bool = True) -> Any:
         """A connection that is encrypted if it is to be, and bound if `bind`."""
         connection = self._connection(
-            self._server,
+            self._server(),
             user=dn or None,
             password=secret or None,
             authentication=ldap3.SIMPLE if dn else ldap3.ANONYMOUS,

@@ -50,8 +50,9 @@ class Directory:
         self.opened.append(Connection(self, options))
         return self.opened[-1]
 
-    def make_server(self, host: str, **options: Any) -> None:
+    def make_server(self, host: str, **options: Any) -> object:
         self.server = {"host": host, **options}
+        return object()
 
 
 class Connection:
@@ -203,6 +204,26 @@ def test_connections_are_kept_and_passwords_tried_on_others_than_those_that_sear
     assert len(directory.opened) == 4
 
 
+def test_a_connection_knows_nothing_of_failures_of_others() -> None:
+    directory = Directory()
+    servers: list[object] = []
+    connect = directory.connect
+
+    def connected(server: object, **options: Any) -> Connection:
+        servers.append(server)
+        return connect(server, **options)
+
+    directory.connect = connected  # type: ignore[method-assign]
+    asking = asked(directory)
+    directory.error = LDAPSocketOpenError("refused")
+    with pytest.raises(LDAPSocketOpenError):
+        asking("alice")
+    directory.error = None
+    assert isinstance(asking("alice"), AuthOk)
+    # ldap3's server would pass by the address that has refused for five seconds more.
+    assert len(set(map(id, servers))) == len(servers) >= 3
+
+
 def test_nothing_is_sent_where_starttls_is_refused() -> None:
     directory = Directory()
     directory.starttls = False
@@ -223,7 +244,7 @@ def test_a_server_that_cannot_answer_is_a_failure_and_no_wrong_password() -> Non
 
 def test_certificates_are_verified() -> None:
     directory = Directory()
-    asked(directory, url="ldaps://ldap.example")
+    asked(directory, url="ldaps://ldap.example")("alice")
     server = directory.server
     assert (server["host"], server["port"], server["use_ssl"]) == ("ldap.example", 636, True)
     assert isinstance(server["tls"], ldap3.Tls) and server["tls"].validate is ssl.CERT_REQUIRED
