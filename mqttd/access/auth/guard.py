@@ -401,6 +401,7 @@ class Guard:
         if isinstance(error, DeadlineError):
             self.late += 1
             text = f"no answer within {self.limits.deadline:g} s"
+            error = DeadlineError(text)
         passed = self.ignores_errors and refused is None
         self._on_error(self._title, error, _PASSED if passed else _REFUSED)
         if self._charge is not None:

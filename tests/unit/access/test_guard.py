@@ -69,6 +69,7 @@ class Bench:
         self.events: list[tuple[str, dict[str, object]]] = []
         #: The modules that failed, and what became of the client.
         self.errors: list[tuple[str, str]] = []
+        self.texts: list[str] = []
         self.control = AccessControl(
             Config(
                 auth=Auth(
@@ -80,10 +81,14 @@ class Bench:
             ),
             self.clock,
             on_event=lambda event, fields: self.events.append((event, fields)),
-            on_error=lambda kind, name, error, then: self.errors.append((name, then)),
+            on_error=self.failed,
         )
         for i, module in enumerate(modules):
             self.control.register_mod("auth", f"m{i}", module)
+
+    def failed(self, kind: str, name: str, error: BaseException, then: str) -> None:
+        self.errors.append((name, then))
+        self.texts.append(str(error))
 
     def ask(
         self,
@@ -173,6 +178,7 @@ def test_the_breaker_opens_says_so_and_closes_after_a_trial(tmp_path: Path) -> N
     assert event == "auth breaker opened"
     assert (fields["module"], fields["failures"]) == ("m0", 3)
     assert fields["error"] == "no answer within 1 s"
+    assert bench.texts == ["no answer within 1 s"] * 3
     assert bench.figures()["breaker"] == "open"
     # At once, and nobody asks the back end.
     refused = bench.ask()
