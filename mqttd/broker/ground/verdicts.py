@@ -49,7 +49,10 @@ def _fault_of_ok(ok: Any) -> str:
     elif not (ok.acl is None or isinstance(ok.acl, str)):
         fault = f"acl: expected rules as a text, got {kind_of(ok.acl)}"
     elif not (ok.expires_at is None or _is_time(ok.expires_at)):
-        fault = f"expires_at: expected seconds since 1970, got {kind_of(ok.expires_at)}"
+        got = kind_of(ok.expires_at)
+        if isinstance(ok.expires_at, int | float):
+            got = f"{ok.expires_at:.13g}"  # milliseconds, as a rule
+        fault = f"expires_at: expected seconds since 1970, got {got}"
     elif not (ok.attributes is None or _is_named(ok.attributes)):
         fault = f"attributes: expected a mapping of names, got {kind_of(ok.attributes)}"
     elif not (ok.username is None or _is_name(ok.username)):

@@ -134,7 +134,10 @@ def _modular(hashed: str, password: bytes) -> bool:
             return verify(hashed, password)
     except binascii.Error:
         pass
-    raise HashError("the user's password hash is of no known format")
+    raise HashError(
+        "the user's password hash does not say what it is: expected argon2id, bcrypt, PBKDF2 or"
+        " mosquitto's, or another password_hash.algorithm"
+    )
 
 
 def _pbkdf2(name: str, iterations: int, salt: bytes, digest: bytes, password: bytes) -> bool:

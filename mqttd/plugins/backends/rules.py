@@ -75,7 +75,7 @@ def _rule(rule: Mapping[str, Any]) -> str:
         options.append(f"{{qos, [{', '.join(levels)}]}}")
     retain = _RETAIN.get(_text(rule.get("retain")).lower())
     if retain is None:
-        raise ValueError("retain: expected true, false, all or nothing")
+        raise ValueError(f"retain = {_shown(rule['retain'])}: expected true, false, all or nothing")
     if retain:
         # A subscription has no retain flag: a rule for both is one for publishing there.
         action = "publish" if action == "all" else action
@@ -93,7 +93,7 @@ def _chosen(
         if rule.get(key) is not None:
             found = known.get(_text(rule[key]).lower())
             if found is None:
-                raise ValueError(f"{key}: expected one of {', '.join(known)}")
+                raise ValueError(f"{key} = {_shown(rule[key])}: expected one of {', '.join(known)}")
             return found
     if default is None:
         raise ValueError(f"{keys[0]}: expected one of {', '.join(known)}")
@@ -106,7 +106,7 @@ def _levels(value: Any) -> list[str] | None:
     levels = value if isinstance(value, list | tuple) else _text(value).split(",")
     found = [_text(level).strip() for level in levels]
     if not found or any(level not in ("0", "1", "2") for level in found):
-        raise ValueError("qos: expected 0, 1, 2 or several of them")
+        raise ValueError(f"qos = {_shown(value)}: expected 0, 1, 2 or several of them")
     return found
 
 
@@ -137,12 +137,13 @@ def _topic(topic: Any) -> str:
         return f"{{eq, {_quoted(text[3:])}}}"
     if "${" in _KNOWN.sub("", text):
         raise ValueError(
-            "topic: expected no placeholder but ${username}, ${clientid}, ${cert_common_name}"
+            f"topic = {_shown(text)}: expected no placeholder but ${{username}}, ${{clientid}},"
+            " ${cert_common_name}"
         )
     try:
         validate_topic_filter(text)
     except MqttError as error:
-        raise ValueError(f"topic: {error.detail}") from None
+        raise ValueError(f"topic = {_shown(text)}: {error.detail}") from None
     if is_shared(text):
         raise ValueError("topic: expected the real filter of a shared subscription")
     return _quoted(text)
@@ -157,6 +158,11 @@ def _quoted(text: str) -> str:
         plain = char.isprintable() and char not in '"\\'
         made.append(char if plain else f"\\x{{{ord(char):x}}}")
     return f'"{"".join(made)}"'
+
+
+def _shown(value: Any) -> str:
+    """A value in a message: the start of it."""
+    return repr(value)[:80]
 
 
 def _text(value: Any) -> str:

@@ -78,3 +78,8 @@ def test_a_refusal_stays_one_however_badly_it_is_put() -> None:
     assert refusal(AuthError(0x86)).reason_code == 0x86  # type: ignore[arg-type]
     assert refusal(AuthError("no", 3)) == AuthError("no", 0x87)
     assert refusal(AuthError("no", None)).reason_code == 0x87  # type: ignore[arg-type]
+
+
+def test_milliseconds_are_shown_where_seconds_are_expected() -> None:
+    fault = fault_of(AuthOk(expires_at=1767225600000), TAKES)
+    assert "expected seconds since 1970, got 1767225600000" in fault

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -93,6 +94,23 @@ def test_quotes_and_ends_of_rules_are_part_of_the_topic(topic: str) -> None:
 def test_what_is_not_understood_is_an_error(row: Any) -> None:
     with pytest.raises(ValueError, match="^rule 2: "):
         acl_text([{"permission": "allow", "topic": "a"}, row])
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ({"permission": "yes"}, "permission = 'yes': expected"),
+        ({"action": "write"}, "action = 'write': expected"),
+        ({"qos": "0,3"}, "qos = '0,3': expected"),
+        ({"retain": "maybe"}, "retain = 'maybe': expected"),
+        ({"topic": "a/#/b"}, "topic = 'a/#/b': "),
+        ({"topic": "${password}"}, "topic = '${password}': expected"),
+        ({"action": "w" * 1000}, "action = '" + "w" * 79 + ": expected"),
+    ],
+)
+def test_an_error_shows_what_was_there(row: Any, text: str) -> None:
+    with pytest.raises(ValueError, match="^rule 1: " + re.escape(text)):
+        acl_text([{"permission": "allow", "topic": "a", **row}])
 
 
 def test_there_is_an_end_to_rules() -> None:
