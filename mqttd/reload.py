@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -239,7 +240,21 @@ class Reload:
                 for name, config in configs_by_listener(after).items()
             }
             steps.append(lambda: self._renew_access(common, own))
+        else:
+            steps += self._access_of_new(before, after)
         return [*steps, *opened]
+
+    def _access_of_new(self, before: Config, after: Config) -> list[Callable[[], Any]]:
+        """Have listeners that come asked about as they want it, not as one of their name before."""
+        gate = self.service.gate
+        own = configs_by_listener(after)
+        steps: list[Callable[[], Any]] = []
+        for kind, names in after.listener.items():
+            for name in names.keys() - before.listener.get(kind, {}).keys():
+                config = own.get(f"{kind}:{name}")
+                access = None if config is None else gate.access_control(config)
+                steps.append(partial(gate.access.put, f"{kind}:{name}", access))
+        return steps
 
     def _open(
         self, before: Config, after: Config, undo: list[Callable[[], Any]]
@@ -286,8 +301,7 @@ class Reload:
     def _apply(self, before: Config, after: Config, steps: list[Callable[[], Any]]) -> list[str]:
         """Put everything in force; returns what is to be said of it."""
         service = self.service
-        service.config = after
-        service.plugins.config = after
+        service.config = service.gate.config = service.plugins.config = after
         broker = service.broker
         settings_of(after, broker.settings)
         broker.settings_changed()

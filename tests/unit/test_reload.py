@@ -454,6 +454,32 @@ def test_a_name_in_a_chain_that_no_plugin_has_made_a_module_of_is_told(site: Sit
     assert run(service, confirmed=True)["notes"] == []
 
 
+def test_a_listener_that_comes_is_asked_about_as_it_wants_it(site: Site) -> None:
+    service = site.make()
+    bind = {"listener.tcp.apart.bind": "127.0.0.1:0"}
+    chain = {"listener.tcp.apart.auth_chain": ("username",), "listener.tcp.apart.acl_file": "other"}
+    site.write(keys={**bind, **chain})
+    assert run(service, confirmed=True)["applied"]
+    own = service.access.own["tcp:apart"].config
+    assert own.auth.chain == ("username",) and own.acl.file.endswith("/other")
+    site.write()
+    assert run(service, confirmed=True)["applied"]
+    # One of the same name that wants nothing of its own.
+    site.write(keys=bind)
+    assert run(service, confirmed=True)["applied"]
+    assert "tcp:apart" not in service.access.own
+
+
+def test_rules_of_a_listener_go_with_what_the_same_reload_says_of_users(site: Site) -> None:
+    default = {"listener.tcp.default.bind": "127.0.0.1:0"}
+    site.write(keys={**default, "auth.anonymous": "any"})
+    service = site.make()
+    rules = {"listener.tcp.default.acl_file": "other"}
+    site.write(keys={**default, **rules, "auth.anonymous": "never"})
+    assert run(service, confirmed=True)["applied"]
+    assert service.access.own["tcp:default"].config.auth.anonymous == "never"
+
+
 @pytest.mark.parametrize(
     ("key", "content", "told", "said"),
     [
