@@ -183,8 +183,9 @@ class Reload:
         if dry_run:
             for step in reversed(undo):
                 await step()
+            told["notes"] = self._files_of_plugins()
             return told
-        told["notes"] = self._apply(before, after, steps)
+        told["notes"] = [*self._apply(before, after, steps), *self._files_of_plugins()]
         told["applied"] = True
         await self._unload(before, after)
         waiting = [change for change in changes if not change.applies]
@@ -340,6 +341,17 @@ class Reload:
         for name in before.plugins.load:
             if name not in after.plugins.load and name in loaded:
                 await plugins.unload(name)
+
+    def _files_of_plugins(self) -> list[str]:
+        """What is to be told of plugins' own files, which no reload reads."""
+        plugins = self.service.plugins
+        return [
+            f"plugin {name}: {about['config_file']} is not what it was loaded with;"
+            f" `mqttd-ctl plugins reload {name}` loads it anew"
+            for about in map(plugins.info, plugins.loaded())
+            if about["config_file_differs"]
+            for name in (about["name"],)
+        ]
 
     def _admits(self, client: ClientInfo, module: str) -> bool:
         """Whether a client that `module` lets in may come in; a plugin answers for its own."""

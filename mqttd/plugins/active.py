@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, cast
 
+from msgspec import Struct
+
 from mqttd.plugins.calls.budget import ACTIVE, CALL, Budget
 from mqttd.plugins.handle.handle import PluginHandle
 from mqttd.plugins.loader import Plugin, resolve
 from mqttd.plugins.process import PER_CALL, IsolatedPlugin
-from mqttd.plugins.settings import Limits
+from mqttd.plugins.settings import Limits, read_settings
+from mqttd.types import PluginError
 
 __all__ = ["ELSEWHERE", "FAILED", "LOADED", "LOADING", "UNLOADED", "UNLOADING", "Active"]
 
@@ -34,7 +37,7 @@ class Active:
         self.instance: Any = None
         self.handle: PluginHandle | None = None
         self.limits = Limits()
-        #: What it was loaded with.
+        #: What it was loaded with, as it was read: what a plugin gets it may change.
         self.settings: Any = None
 
     @property
@@ -60,6 +63,14 @@ class Active:
         declaration = self.plugin.declaration
         per_call = PER_CALL if self.isolation == "process" else CALL
         return self.limits.budget(declaration.name, declaration.policy, per_call)
+
+    def differs(self, path: str) -> bool:
+        """Whether its file says something else now than what it was loaded with, or a mistake."""
+        struct = type(self.settings) if isinstance(self.settings, Struct) else None
+        try:
+            return read_settings(path, struct) != (self.settings, self.limits)
+        except PluginError:
+            return True
 
     def fail(self, error: str) -> None:
         """It cannot run, for this reason."""

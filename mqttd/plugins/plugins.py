@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from typing import Any
 
 import msgspec
@@ -194,6 +195,7 @@ class Plugins:
         if active is not None and active.handle is not None:
             shown["isolation"], shown["policy"] = active.isolation, active.handle.budget.policy
             shown["loaded_at"] = active.loaded_at
+            shown["config_file_differs"] = active.differs(path)
             shown["registered"] = active.handle.describe()
             shown["budget"] = active.handle.budget.describe()
         return shown
@@ -317,6 +319,7 @@ class Plugins:
         """Make the running part and have it load; takes everything back if it does not."""
         plugin = active.plugin
         name = plugin.declaration.name
+        active.settings = deepcopy(settings)
         handle = PluginHandle(
             self.host,
             name,
@@ -340,7 +343,6 @@ class Plugins:
             active.fail(text)
             raise PluginError(f"plugin {name!r} was not loaded: {text}") from None
         active.state = LOADED
-        active.settings = settings
         active.loaded_at = time.time()
         self.log.info(
             "plugin {name} {version} loaded", name=name, version=plugin.declaration.version

@@ -669,6 +669,25 @@ def test_a_plugin_comes_and_goes(site: Site) -> None:
     assert service.plugins.loaded() == []
 
 
+def test_a_plugins_file_that_was_edited_is_told_with_what_takes_it(site: Site) -> None:
+    service = site.make()
+    site.write(keys={"plugins.load": ("auto_subscribe",)})
+    assert run(service)["notes"] == run(service, dry_run=True)["notes"] == []
+    file = site.file.parent / "plugins" / "auto_subscribe.conf"
+    file.parent.mkdir(exist_ok=True)
+    try:
+        for text in ('[[topics]]\nfilter = "a"\n', "x = 1\n", "broken"):
+            file.write_text(text)
+            (told,) = run(service)["notes"]
+            assert told.startswith(f"plugin auto_subscribe: {file} is not what it was loaded with")
+            assert "`mqttd-ctl plugins reload auto_subscribe`" in told
+            assert run(service, dry_run=True)["notes"] == [told]
+        file.write_text("# nothing but a comment\n")
+        assert run(service)["notes"] == []
+    finally:
+        file.unlink()
+
+
 def test_what_is_in_force_says_where_it_comes_from(site: Site) -> None:
     service = site.make()
     site.write(keys={"mqtt.max_qos": 1, "node.name": "other"})

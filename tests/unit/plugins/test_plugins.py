@@ -64,6 +64,16 @@ def test_it_is_found_loaded_seen_and_unloaded(node: Node) -> None:
             result_of(wrong)
 
 
+def test_settings_that_a_plugin_changes_are_those_of_its_file_still(node: Node) -> None:
+    node.write("acme", COUNTING.replace("self.seen = []", "self.seen = []; config.clear()"))
+    path = Path(node.plugins.info("acme")["config_file"])
+    path.write_text("depth = 1\n")
+    node.load("acme")
+    assert node.plugins.info("acme")["config_file_differs"] is False
+    path.write_text("depth = 2\n")
+    assert node.plugins.info("acme")["config_file_differs"] is True
+
+
 def test_one_that_is_for_one_worker_is_elsewhere_in_the_others(node: Node) -> None:
     node.write("acme", COUNTING)
     (node.dir / "acme.conf").write_text('[mqttd]\nworkers = "one"\n')
