@@ -177,7 +177,7 @@ class AuthLdap:
             )
         # One for each connection: ldap3's passes by an address that has failed for seconds after
         # it is back, and looks its name up every five minutes.
-        self._server = lambda: self._new_server(
+        self._server: Callable[[], Any] = lambda: self._new_server(
             parts.hostname,
             port=parts.port or (636 if parts.scheme == "ldaps" else 389),
             use_ssl=parts.scheme == "ldaps",
