@@ -78,8 +78,24 @@ def _backup(options: argparse.Namespace) -> int:
     client = client_of(options)
     client.timeout = 3600.0
     answer = client.request("POST", "/store/backup", {"path": os.path.abspath(options.file)})
+    if not client.token:
+        _be_there(answer["path"])
     print(json.dumps(answer) if options.json else f"{answer['path']}: {answer['bytes']} bytes")
     return 0
+
+
+def _be_there(path: str) -> None:
+    """Raises CtlError where the broker on this machine has written a file that is not here."""
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        raise CtlError(
+            f"{path}: the broker has written it where this command does not see it, and where it"
+            " may go with the broker: it has a /tmp of its own (PrivateTmp of systemd), or files (a"
+            " container); expected a path that both see, as in node.data_dir"
+        ) from None
+    except OSError:
+        pass  # who may not look there cannot tell
 
 
 def _compact(options: argparse.Namespace) -> int:

@@ -28,6 +28,9 @@ from mqttd.hints import like
 
 __all__ = ["Configuration", "Logging", "Store"]
 
+#: What a directory says in which the broker may not write.
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+
 
 class LevelBody(Struct, forbid_unknown_fields=True):
     """Another level for a module ("" is all of them); None takes its own level back."""
@@ -143,6 +146,11 @@ class Store:
             full = getattr(value, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
             full = full or getattr(value, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL
             text = value.strerror if isinstance(value, OSError) else str(value)
+            if getattr(value, "errno", None) in _FORBIDDEN:
+                text = (
+                    f"{text}: the broker writes it, as the user with the id {os.geteuid()}; it may"
+                    f" write to {os.path.dirname(store.path)}"
+                )
             raise ApiError(507 if full else 422, "not_copied", f"{path}: {text}")
 
         def copied(size: int) -> Copied:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from urllib.parse import quote
 
 import pytest
 from treq.testing import StubTreq
-from twisted.internet.defer import Deferred, maybeDeferred, succeed
+from twisted.internet.defer import Deferred, fail, maybeDeferred, succeed
 from twisted.web.resource import Resource
 
 from mqttd.admin.api import _ANY_TEXT, Api
@@ -701,6 +702,20 @@ def test_a_plugin_that_is_not_loaded_yet_is_to_be_asked_again(
     told, problem = ask("GET", "/plugins/spark/log/bounds")
     assert told == status
     assert "plugin 'spark' is not loaded" in problem["detail"]
+
+
+def test_a_backup_where_the_broker_may_not_write_says_who_writes_it(ask: Door) -> None:
+    def refuses(error: OSError) -> Callable[[str], Deferred[int]]:
+        return lambda path: fail(error)
+
+    for error in (PermissionError(13, "Permission denied"), OSError(30, "Read-only file system")):
+        ask.parts.store = SimpleNamespace(path="/var/data/store.db", backup=refuses(error))
+        status, answer = ask("POST", "/store/backup", {"path": "/var/bk/copy.db"})
+        assert status == 422
+        assert answer["detail"] == (
+            f"/var/bk/copy.db: {error.strerror}: the broker writes it, as the user with the id"
+            f" {os.geteuid()}; it may write to /var/data"
+        )
 
 
 def test_a_ban_that_cannot_be_stored_says_of_the_store_why(ask: Door, broker: Broker) -> None:

@@ -203,6 +203,20 @@ def test_a_reload_says_last_what_is_not_applied(
     )
 
 
+def test_a_backup_that_is_in_a_tmp_of_the_brokers_own_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its command would say how large it is, and the file go with systemd's PrivateTmp."""
+    copy = tmp_path / "copy.db"
+    monkeypatch.setattr(ctl.Client, "request", lambda *_: {"path": str(copy), "bytes": 7})
+    assert ctl.main(["--socket", "s", "backup", str(copy)]) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and f"{copy}: the broker has written it where" in err and "PrivateTmp" in err
+    copy.write_text("1234567")
+    assert ctl.main(["--socket", "s", "backup", str(copy)]) == 0
+    assert capsys.readouterr().out == f"{copy}: 7 bytes\n"
+
+
 def test_a_node_that_leaves_says_each_thing_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
