@@ -211,14 +211,14 @@ class AuthResult:
 class SessionState:
     """A session as it is stored and handed over: one record, and the packets that wait for it.
 
-    Both are the broker's to read; ``epoch`` is the ownership that wrote them. ``read`` is the
-    broker's own: what it knows of the packets already.
+    Both are the broker's to read; ``epoch`` is the ownership that wrote them. ``made`` is the
+    broker's own: what it has made of the packets already.
     """
 
     record: bytes
     queue: Sequence[bytes] = ()
     epoch: int = 0
-    read: Sequence[object] = ()
+    made: object | None = None
 
 
 class Held(Enum):

@@ -79,6 +79,13 @@ class Journal(Ending):
         """
         return owner
 
+    def reserve(self) -> int:
+        """An owner number whose session begins later, or never: `opened` with it, or `ended`.
+
+        What is kept of it before that nobody has after a crash. 0: nobody keeps anything.
+        """
+        return 0
+
     def dated(self, owner: int, created_at: int) -> None:
         """A session that came from elsewhere began then, in seconds since 1970."""
 

@@ -120,11 +120,14 @@ class StoreJournal(Releasing):
 
     def opened(self, owner: int, client_id: str, username: str | None, expiry_seconds: int) -> int:
         """See `Journal.opened`."""
-        if not owner:
-            self.owners += 1
-            owner = self.owners
+        owner = owner or self.reserve()
         self._row(OPEN_SESSION, (owner, client_id, username, expiry_seconds))
         return owner
+
+    def reserve(self) -> int:
+        """See `Journal.reserve`."""
+        self.owners += 1
+        return self.owners
 
     def dated(self, owner: int, created_at: int) -> None:
         """See `Journal.dated`."""
@@ -351,10 +354,8 @@ class StoreJournal(Releasing):
     def value(self, name: str, key: str, data: bytes | None) -> None:
         """See `Journal.value`."""
         self.touched = True
-        if data is None:
-            self._row(UNKEEP, (name, key))
-        else:
-            self._row(KEEP, (name, key, data))
+        row = (name, key)
+        self._row(UNKEEP if data is None else KEEP, row if data is None else (*row, data))
 
     def when_kept(self, told: Callable[[], None]) -> None:
         """See `Journal.when_kept`."""

@@ -4,6 +4,7 @@
             --queue_of---> packets        PUBLISH of MQTT 5.0, those in flight first
 
     bytes --Record--> restore --> Session, subscribed, its window and its queue as they were
+    packets a part at a time --Making--------^
 
 Times are in seconds since 1970, because a monotonic clock means nothing elsewhere. Whoever reads a
 record without its packet ids, as before there were any, sends what was in flight as new.
@@ -36,6 +37,7 @@ from mqttd.session.session import Session
 from mqttd.types import ClientInfo, SessionState
 
 __all__ = [
+    "Making",
     "Record",
     "groups_of",
     "leave",
@@ -43,7 +45,6 @@ __all__ = [
     "packet_of",
     "queue_more",
     "queue_of",
-    "read_packets",
     "record_of",
     "restore",
     "subscribe_all",
@@ -54,8 +55,6 @@ _VERSION: Final = 1
 _PACKET_IDS: Final = 65_535
 #: The flag of one that came through a shared group.
 _DUP: Final = 8
-#: Bytes of a packet that is not read before it is queued.
-_LARGE: Final = 4096
 #: Stands for a QoS 2 message of which only the id is left.
 _RELEASES: Final = b"\x34\x05\x00\x00\x00\x01\x00"
 
@@ -194,10 +193,76 @@ def _wire_of(broker: Publishing, delivery: Delivery, now: int) -> bytes:
     return message.wire(delivery.qos, retain, True, delivery.identifiers, now)
 
 
+class Making:
+    """A session that is put together from packets as they come: its window first, then its queue.
+
+    Nobody knows it before `restore` has it: what the journal keeps of it until then, from `begin`
+    on, is of an owner that no session has, so a process that ends there had nothing of it.
+    """
+
+    def __init__(
+        self, broker: Publishing, client_id: str, username: str | None, window: Sequence[int]
+    ) -> None:
+        self.broker = broker
+        self.session = Session(broker, client_id, username)
+        self.session.speak(True)
+        #: It is wanted no more, or somebody has it.
+        self.over = False
+        self._window = window
+        self._place = 0
+
+    def begin(self) -> None:
+        """It outlasts its connection, and has no expiry yet."""
+        self.session.owner = self.broker.journal.reserve()
+
+    def take(self, packets: Sequence[bytes], late: int, groups: Sequence[Group | None]) -> None:
+        """More of what waits, `late` milliseconds after it was written; groups: see `groups_of`."""
+        broker, session = self.broker, self.session
+        for packet in packets:
+            self._release()
+            delivery = _read(broker, packet, late, groups)
+            if self._place < len(self._window):
+                packet_id = self._window[self._place]
+                self._place += 1
+                if delivery is not None:
+                    session.put_inflight(packet_id, delivery)
+            elif delivery is not None:
+                _queue(broker, session, delivery)
+
+    def _release(self) -> None:
+        """Those of which PUBREC has come, until one is awaited whose packet is next."""
+        window, session = self._window, self.session
+        while self._place < len(window) and window[self._place] < 0:
+            packet_id = -window[self._place]
+            self._place += 1
+            session.put_inflight(packet_id, _RELEASES)
+            session.release(packet_id)
+
+    def all_is_here(self) -> Session:
+        """Nothing more comes; it is whose it is given to."""
+        self.over = True
+        while self._place < len(self._window):
+            self._release()
+            self._place += 1  # its packet has not come
+        return self.session
+
+    def drop(self) -> None:
+        """Nobody wants it."""
+        if not self.over:
+            self.over = True
+            self.session.ended = True
+            self.session.leave_journal()
+            self.session.forget()
+
+
 def restore(broker: Publishing, client_id: str, state: SessionState, record: Record) -> Session:
     """A session as it was, away, with its subscriptions in the router; nothing is sent yet."""
-    session = Session(broker, client_id, record.username)
-    session.speak(True)
+    making, queue = state.made, state.queue
+    if isinstance(making, Making) and not making.over:
+        queue = ()
+    else:
+        making = Making(broker, client_id, record.username, record.window)
+    session = making.session
     session.set_expiry(record.expiry)
     seconds = broker.clock() // 1_000_000
     away = seconds - record.away_since if record.away_since else 0
@@ -207,12 +272,12 @@ def restore(broker: Publishing, client_id: str, state: SessionState, record: Rec
     if session.owner:
         session.server.journal.dated(session.owner, seconds - max(age, away, 0))
     subscribe_all(broker, session, record)
-    late = milliseconds(max(seconds - record.written_at, 0))
-    groups = groups_of(broker, session)
-    rest = _put_in_flight(broker, session, state.queue, record.window, late, groups)
+    if queue:
+        late = milliseconds(max(seconds - record.written_at, 0))
+        making.take(queue, late, groups_of(broker, session))
+    making.all_is_here()
     for packet_id in record.incoming:
         session.await_release(packet_id, _PACKET_IDS)
-    queue_more(broker, session, state.queue[rest:], late, state.read[rest:])
     for full_filter, options, identifier in record.subscriptions:
         if options & OWED:
             broker.pubsub.owe(session, full_filter, options, identifier)
@@ -229,66 +294,20 @@ def subscribe_all(broker: Publishing, session: Session, record: Record) -> None:
         broker.pubsub.put_back(session, full_filter, options & OPTIONS, identifier)
 
 
-def queue_more(
-    broker: Publishing,
-    session: Session,
-    packets: Sequence[bytes],
-    late: int,
-    known: Sequence[object] = (),
-) -> None:
-    """Queue packets that came `late` milliseconds after they were written.
-
-    known: of the first of them, what `read_packets` has made.
-    """
+def queue_more(broker: Publishing, session: Session, packets: Sequence[bytes], late: int) -> None:
+    """Queue packets that came `late` milliseconds after they were written."""
     groups = groups_of(broker, session)
-    for at in range(len(packets)):
-        delivery = known[at] if at < len(known) else None
-        if not isinstance(delivery, Delivery):
-            delivery = _read(broker, packets[at], late, groups)
-        if delivery is None:
-            continue
-        if delivery.expires_at and delivery.expires_at <= broker.now:
-            session.drop(delivery, "expired")  # on its way
-        else:
-            session.enqueue(delivery)
+    for packet in packets:
+        delivery = _read(broker, packet, late, groups)
+        if delivery is not None:
+            _queue(broker, session, delivery)
 
 
-def read_packets(
-    broker: Publishing, packets: Sequence[bytes], written_at: int, groups: Sequence[Group | None]
-) -> list[Delivery | None]:
-    """What the packets of a queue say that was written then; None: that is read when it is queued.
-
-    groups: see `groups_of`.
-
-    That is most of the work of a session that is entered, and of a long queue too much for a turn.
-    Of a large one there would be a copy, where it expires.
-    """
-    late = milliseconds(max(broker.clock() // 1_000_000 - written_at, 0))
-    return [
-        _read(broker, packet, late, groups) if len(packet) <= _LARGE else None for packet in packets
-    ]
-
-
-def _put_in_flight(
-    broker: Publishing,
-    session: Session,
-    packets: Sequence[bytes],
-    window: list[int],
-    late: int,
-    groups: Sequence[Group | None],
-) -> int:
-    """Have the packets that were sent in flight again, under their ids; returns how many."""
-    at = 0
-    for packet_id in window:
-        if packet_id < 0:
-            session.put_inflight(-packet_id, _RELEASES)
-            session.release(-packet_id)
-        elif at < len(packets):
-            delivery = _read(broker, packets[at], late, groups)
-            at += 1
-            if delivery is not None:
-                session.put_inflight(packet_id, delivery)
-    return at
+def _queue(broker: Publishing, session: Session, delivery: Delivery) -> None:
+    if delivery.expires_at and delivery.expires_at <= broker.now:
+        session.drop(delivery, "expired")  # on its way
+    else:
+        session.enqueue(delivery)
 
 
 def _read(

@@ -20,14 +20,15 @@ from typing import Final
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
-from mqttd.broker.sessions.records import groups_of, queue_more, read_packets
+from mqttd.broker.sessions.records import Making, groups_of, queue_more
 from mqttd.cluster.etcd.client import EtcdError
 from mqttd.cluster.links.nodes import Node
 from mqttd.cluster.sessions.catcher import Catcher
 from mqttd.cluster.sessions.coming import Coming
-from mqttd.cluster.sessions.packets import read, written_at
+from mqttd.cluster.sessions.packets import head_of, read
 from mqttd.cluster.sessions.remains import Remains
 from mqttd.cluster.sessions.transit import DONE, MARK, MARKS, WANT, Transit, cancel, sending_of
+from mqttd.session.ground.wheel import milliseconds
 from mqttd.session.session import Session
 from mqttd.types import SessionState
 
@@ -187,6 +188,7 @@ class Arrivals:
     def _goes_on(self, client_id: str, comes: Coming) -> None:
         assert comes.next is not None
         self._unlink(client_id, comes)
+        comes.unmake()
         state, catcher = comes.state, comes.catcher
         if state is not None:
             state = self.transit.with_caught(state, catcher)
@@ -221,7 +223,8 @@ class Arrivals:
         state = SessionState(fields[0], tuple(fields[1:]), revision)
         catcher = self.transit.catch(client_id, state, True)
         self._begin(comes, state, catcher)
-        self._read(comes, state.queue)
+        self._begin_making(client_id, comes)
+        self._make(comes, state.queue)
         if catcher is None:
             self._whole(client_id, comes)
             return
@@ -234,8 +237,7 @@ class Arrivals:
         cancel(comes.late)
         comes.late = None
         comes.state, comes.more, comes.catcher = state, [], catcher
-        comes.read, comes.written_at = [], written_at(state)
-        comes.groups = [] if catcher is None else groups_of(self.transit.broker, catcher)
+        comes.unmake()
         comes.again, comes.known, comes.has_tail = False, -1, False
         comes.sending = sending_of(state.record)
         if before is not None:
@@ -325,7 +327,7 @@ class Arrivals:
             return
         if not comes.has_tail and not comes.whole and fields[0] == comes.sending:
             comes.more.extend(fields[1:])
-            self._read(comes, fields[1:])
+            self._make(comes, fields[1:])
 
     def tail(self, node: Node, client_id: str, revision: int, packets: list[bytes]) -> None:
         """What the old node has caught."""
@@ -334,15 +336,24 @@ class Arrivals:
             return
         if not comes.has_tail:
             comes.more.extend(packets)
-            self._read(comes, packets)
+            self._make(comes, packets)
             comes.has_tail = True
             self._complete(client_id, comes)
 
-    def _read(self, comes: Coming, packets: Sequence[bytes]) -> None:
-        """Read what has come now: to read all of a long queue takes more than a turn has."""
-        if comes.written_at:
-            broker = self.transit.broker
-            comes.read += read_packets(broker, packets, comes.written_at, comes.groups)
+    def _begin_making(self, client_id: str, comes: Coming) -> None:
+        broker, catcher, state = self.transit.broker, comes.catcher, comes.state
+        head = None if state is None else head_of(state)
+        if head is not None and catcher is not None:
+            comes.making = Making(broker, client_id, head.username, head.window)
+            if head.expiry:
+                comes.making.begin()
+            comes.written_at, comes.groups = head.written_at, groups_of(broker, catcher)
+
+    def _make(self, comes: Coming, packets: Sequence[bytes]) -> None:
+        """Queue what has come now: all of a long queue is more than a turn has."""
+        if comes.making is not None:
+            late = self.transit.broker.clock() // 1_000_000 - comes.written_at
+            comes.making.take(packets, milliseconds(max(late, 0)), comes.groups)
 
     def _complete(self, client_id: str, comes: Coming) -> None:
         """Go on, if nothing can come any more that the old node has caught."""
@@ -362,10 +373,10 @@ class Arrivals:
         if not self._is_coming(client_id, comes):
             return
         comes.whole = True
-        if comes.state is not None and (comes.more or comes.read):
+        if comes.state is not None and (comes.more or comes.making is not None):
             record, queue = comes.state.record, (*comes.state.queue, *comes.more)
-            comes.state = SessionState(record, queue, comes.revision, comes.read)
-            comes.more, comes.read = [], []
+            comes.state = SessionState(record, queue, comes.revision, comes.making)
+            comes.more = []
         cancel(comes.late)
         comes.late = None
         if comes.next is not None:
@@ -397,6 +408,7 @@ class Arrivals:
         if comes is None or not comes.taken:
             return
         self._unlink(client_id, comes)
+        comes.unmake()  # unless it is this session
         if comes.state is not None:
             self._outlived(client_id, comes.older)
         if comes.catcher is not None:
@@ -415,6 +427,7 @@ class Arrivals:
         """One that was claimed after these is here: it has been where they were to go."""
         while older is not None:
             self._unlink(client_id, older)
+            older.unmake()
             if older.catcher is not None:
                 self.transit.bury(older.catcher)
             self._done(client_id, older)
@@ -437,6 +450,7 @@ class Arrivals:
             self._goes_on(client_id, comes)
             return
         self._unlink(client_id, comes)
+        comes.unmake()
         if comes.catcher is not None:
             self.transit.bury(comes.catcher)
         self._done(client_id, comes)

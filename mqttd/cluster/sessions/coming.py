@@ -7,6 +7,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from mqttd.broker.routing.shared import Group
+from mqttd.broker.sessions.records import Making
 from mqttd.cluster.sessions.catcher import Catcher
 from mqttd.cluster.sessions.remains import Remains
 from mqttd.types import SessionState
@@ -33,9 +34,9 @@ class Coming:
         self.state: SessionState | None = None
         #: What has come of its queue behind that.
         self.more: list[bytes] = []
-        #: What its packets say, as far as they have been read, when they were written, and the
+        #: The session that is made of its packets as they come, when these were written, and the
         #: shared groups that they may name.
-        self.read: list[object] = []
+        self.making: Making | None = None
         self.written_at = 0
         self.groups: list[Group | None] = []
         self.catcher: Catcher | None = None
@@ -61,3 +62,9 @@ class Coming:
         #: Somebody has waited for it in vain.
         self.missed = False
         self.late: Any = None
+
+    def unmake(self) -> None:
+        """What was made of it is not wanted any more; its packets may be."""
+        if self.making is not None:
+            self.making.drop()
+            self.making = None

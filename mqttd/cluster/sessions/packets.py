@@ -24,7 +24,7 @@ from mqttd.session.ground.message import entry_wire
 from mqttd.session.session import Session
 from mqttd.types import SessionState
 
-__all__ = ["Packets", "joined", "read", "size_of", "weight_of", "written_at"]
+__all__ = ["Head", "Packets", "head_of", "joined", "read", "size_of", "weight_of"]
 
 #: What a byte of a record weighs, which is parsed and made into filters in the tables of all nodes:
 #: 9,000 of them take as long as 8 MiB of messages.
@@ -39,6 +39,10 @@ class _Waiting(Sequence[bytes]):
     def size(self, at: int) -> int:
         """Bytes of the packet at this place."""
         raise NotImplementedError
+
+    def sizes(self) -> Iterator[int]:
+        """Those of all of them."""
+        return map(self.size, range(len(self)))
 
     def made(self, start: int, end: int) -> list[bytes]:
         """The packets from one place to another."""
@@ -147,20 +151,26 @@ def read(state: SessionState) -> SessionState:
     return SessionState(state.record, tuple(filter(None, state.queue)), state.epoch)
 
 
-class _Record(msgspec.Struct):
+class Head(msgspec.Struct):
+    """What of a record says how its packets are read, without its subscriptions."""
+
+    username: str | None
+    expiry: int
+    #: In seconds since 1970.
     written_at: int
+    window: list[int] = []
 
 
-def written_at(state: SessionState) -> int:
-    """When a state was written, in seconds since 1970; 0 where that cannot be read."""
+def head_of(state: SessionState) -> Head | None:
+    """That of a state; None where it cannot be read."""
     try:
-        return msgspec.json.decode(state.record, type=_Record).written_at
+        return msgspec.json.decode(state.record, type=Head)
     except msgspec.MsgspecError:
-        return 0
+        return None
 
 
 def weight_of(state: SessionState) -> int:
     """Bytes that it is worth to move a session."""
-    return _RECORD * len(state.record) + sum(
-        size_of(state.queue, at) for at in range(len(state.queue))
-    )
+    queue = state.queue
+    waits = queue.sizes() if isinstance(queue, _Waiting) else map(len, queue)
+    return _RECORD * len(state.record) + sum(waits)

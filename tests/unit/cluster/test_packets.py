@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mqttd.broker.ground.losses import LOST
 from mqttd.broker.sessions.records import Record, restore
 from mqttd.cluster.sessions import packets
+from mqttd.cluster.sessions.arrivals import ENTERS
 from mqttd.cluster.sessions.packets import Packets, joined, size_of
-from mqttd.cluster.sessions.transit import MORE, TAIL, WHOLE
+from mqttd.cluster.sessions.transit import DONE, MORE, TAIL, WHOLE, with_sending
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import Publish
 from mqttd.codec.serializer import serialize
-from mqttd.session.ground.message import Delivery
 from mqttd.storage.writer import read as payloads
 from mqttd.types import SessionState
+from tests.support.account import audit
 from tests.unit.cluster.test_on_its_way import kill, marks
 from tests.unit.cluster.test_parts_of_queues import Coming, said
 from tests.unit.cluster.test_remains import Node
@@ -148,8 +151,119 @@ def test_a_queue_is_a_sequence_whatever_it_is_made_of(node: Node) -> None:
     assert joined(queue, ()) is queue and joined((b"a",), (b"b",)) == (b"a", b"b")
 
 
-def test_what_comes_is_read_as_it_comes(tmp_path: Path) -> None:
-    """It was when the session was entered: of 100,000 messages 30 to 150 ms in that turn."""
+class Arriving:
+    """So many messages of a session come from `a`, all but TAIL."""
+
+    def __init__(self, path: Path, count: int = COUNT) -> None:
+        self.node = Node(path)
+        kept = self.node.kept
+        kept.journal.read = lambda pieces: payloads(kept.base, pieces)
+        self.node.broker.settings.mqueue_max_length = 0
+        self.coming = Coming(self.node)
+        self.count = count
+        packets = [serialize(Publish("t", n.to_bytes(4, "big"), 1, packet_id=1), 5)
+                   for n in range(count)]  # fmt: skip
+        for at in range(0, count, PART):
+            self.node.says("a", MORE, 7, b"12345678", *packets[at : at + PART])
+
+    def end(self) -> SessionState:
+        self.node.says("a", TAIL, 7)
+        marks(self.node, 7)
+        (state,) = self.coming.given
+        assert state is not None
+        return state
+
+    def enter(self, state: SessionState) -> list[bytes]:
+        """What waits for it then."""
+        self.node.broker.registry.keep("s", 7, state)
+        self.node.broker.perform()
+        self.node.kept.settle()
+        return [each.wire[-4:] for each in self.node.broker.sessions["s"].queued()]
+
+
+@pytest.fixture
+def arriving(tmp_path: Path) -> Iterator[Arriving]:
+    made = Arriving(tmp_path)
+    yield made
+    made.node.kept.base.close()
+
+
+WANTED = [number.to_bytes(4, "big") for number in range(COUNT)]
+
+
+def test_what_comes_is_queued_as_it_comes(arriving: Arriving) -> None:
+    """All of it was in the turn in which the session was entered."""
+    node = arriving.node
+    assert node.broker.metrics.messages_queued == COUNT
+    state = arriving.end()
+    assert len(state.queue) == COUNT + 2
+    assert arriving.enter(state) == WANTED
+    assert node.broker.metrics.messages_queued == COUNT
+    assert node.after_a_crash() == {"s": COUNT} and (DONE in [what for _, what, _ in node.said])
+    node.broker.registry.end_session("s", 0x98, "test")
+    while len(node.broker.turns):
+        node.broker.turns.turn()
+        node.kept.settle()
+    assert node.rows() == [0, 0, 0]
+
+
+def test_what_has_come_of_one_is_nobodys_after_a_crash(arriving: Arriving) -> None:
+    """Who had it has it until then, and sends it again."""
+    assert arriving.node.rows()[:2] == [0, 0]
+    arriving.end()
+    assert arriving.node.rows() == [0, 0, 0]
+
+
+def test_nothing_is_left_of_one_that_nobody_enters(arriving: Arriving) -> None:
+    state = arriving.end()
+    clock: Any = arriving.node.moves.transit.reactor
+    clock.advance(ENTERS)
+    while len(arriving.node.broker.turns):
+        arriving.node.broker.turns.turn()
+        arriving.node.kept.settle()
+    audit(arriving.node.broker, [arriving.node.publisher.channel])
+    assert arriving.enter(state) == WANTED, "of its packets, after all"
+
+
+def test_one_that_another_has_claimed_meanwhile_goes_on_as_it_came(arriving: Arriving) -> None:
+    node = arriving.node
+    comes = node.moves.arrivals.find("s", 7)
+    assert comes is not None and comes.waits is not None
+    comes.waits.addErrback(lambda _: None)
+    node.moves.hand("s", "b", 9, None)
+    node.says("a", TAIL, 7)
+    marks(node, 7)
+    marks(node, 9)
+    while len(node.broker.turns):
+        node.broker.turns.turn()
+        node.kept.settle()
+    assert numbers(node)[2:] == list(range(COUNT))
+    assert {to for to, what, _ in node.said if what in (MORE, TAIL)} == {"b"}
+    node.says("b", DONE, 9)
+    audit(node.broker, [node.publisher.channel])
+
+
+def test_what_was_in_flight_is_so_again_in_whichever_part_it_comes(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    coming = Coming(node)
+    record = {**json.loads(coming.record[:-1] + b"}"), "window": [5, -7, 6, -8, 9], "incoming": [3]}
+    node.moves.arrivals.find("s", 7).again = True  # type: ignore[union-attr]
+    wires = [serialize(Publish("t", b"%d" % n, 2, packet_id=1), 5) for n in range(3)]
+    node.says("a", WHOLE, 7, with_sending(json.dumps(record).encode(), b"87654321"))
+    for wire in wires[:2]:
+        node.says("a", MORE, 7, b"87654321", wire)
+    node.says("a", TAIL, 7)
+    marks(node, 7)
+    (state,) = coming.given
+    assert state is not None
+    node.broker.registry.keep("s", 7, state)
+    session = node.broker.sessions["s"]
+    assert list(session.inflight or ()) == [5, 7, 6, 8] and list(session.awaiting_rel or ()) == [3]
+    assert [each.wire[-1:] for each in session.pending_in_flight()] == [b"0", b"1"]
+    node.kept.base.close()
+
+
+def test_what_expires_does_as_it_would_have_at_once(tmp_path: Path) -> None:
     node = Node(tmp_path)
     coming = Coming(node)
     small, large, expires = b"small", bytes(5000), {prop.MESSAGE_EXPIRY_INTERVAL: 5}
@@ -163,17 +277,14 @@ def test_what_comes_is_read_as_it_comes(tmp_path: Path) -> None:
     node.says("a", TAIL, 7, *wires[4:])
     marks(node, 7)
     (state,) = coming.given
-    assert state is not None
-    assert state.queue == (b"1", b"2", *wires)
-    known = [isinstance(each, Delivery) for each in state.read]
-    assert known == [False, False, *(len(wire) < 4096 for wire in wires)]
+    assert state is not None and state.queue == (b"1", b"2", *wires)
     plain = SessionState(state.record, state.queue, 7)
-    for expired in (0, 2):
-        told = []
-        for one in (state, plain):
-            session = restore(node.broker, "s", one, Record(one.record))
-            told.append([(each.wire, each.expires_at) for each in session.queued()])
-            assert session.dropped == expired
-        assert told[0] == told[1] and len(told[0]) == len(wires) - expired
-        node.broker.now += 10_000
+    told = []
+    for one in (state, plain):
+        session = restore(node.broker, "s", one, Record(one.record))
+        told.append([(each.wire, each.expires_at) for each in session.queued()])
+    assert told[0] == told[1] and len(told[0]) == len(wires)
+    node.broker.now += 10_000
+    session = restore(node.broker, "s", plain, Record(plain.record))
+    assert session.dropped == 2
     node.kept.base.close()
