@@ -243,7 +243,7 @@ class Processes(MultiService):
         told = self._said
         if told.get("warning"):
             self.log.warn("{told}", told=told["warning"])
-        line = f"{told['line']}; {self.count} {self.one}s (experimental)"
+        line = f"{told['line']}; {self.count} {self.one}s"
         self.log.info("{line}", line=line, always=True)
         for where, url in told["listeners"].items():
             self.log.info("listener {id}: {url}", id=where, url=url)

@@ -17,7 +17,7 @@ def _file(text: str) -> Meta:
 
 
 class Cluster(Struct, frozen=True, kw_only=True):
-    """Several brokers as one; experimental: docs/design/cluster.md says what is not there yet."""
+    """Several brokers as one; docs/design/cluster.md says what it was held to."""
 
     kind: Annotated[
         Literal["none", "etcd"],

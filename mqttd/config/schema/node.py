@@ -40,7 +40,7 @@ class Node(Struct, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=1, le=64)] | Literal["cores"],
         keys.plain(
             "Processes that serve clients, or `cores` for one on each core; with `cluster.kind`"
-            " each is a node; experimental above 1, see docs/design/workers.md.",
+            " each is a node; docs/design/workers.md says what they cannot.",
             reload=False,
             expects='a number from 1 to 64, or "cores"',
         ),
