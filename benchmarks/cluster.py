@@ -223,7 +223,7 @@ async def routes(rounds: int) -> dict[str, Any]:
         for peer in (*here.values(), *there.values()):
             peer.close()
 
-    async with cluster() as (_, etcd, nodes):
+    async with cluster() as (path, etcd, nodes):
         before = _cpu(nodes, etcd)
         began = time.monotonic()
         # The first lane alone for how long it takes, then the others side by side.
@@ -231,12 +231,19 @@ async def routes(rounds: int) -> dict[str, Any]:
         await asyncio.gather(*(lane(number, nodes, False) for number in range(1, LANES)))
         seconds = time.monotonic() - began
         used = _used(nodes, etcd, before)
+        unseen = {name: _unseen(path, name) for name in NAMES}
     cuts = statistics.quantiles(took, n=100)
     return {
-        "rounds": rounds, "missed": missed, "seconds": round(seconds),
+        "rounds": rounds, "missed": missed, "unseen": unseen, "seconds": round(seconds),
         "suback_ms": {"median": round(cuts[49] * 1000, 1), "p99": round(cuts[98] * 1000, 1)},
         "cpu_s": used, "wrong": missed,
     }  # fmt: skip
+
+
+def _unseen(path: Path, name: str) -> int:
+    """Filters of which a node has sent SUBACK while another had been silent for a second."""
+    found: dict[str, int] = _at(path, name, "/metrics")["gauges"]
+    return found["cluster_filters_unseen"]
 
 
 async def filters(count: int) -> dict[str, Any]:
