@@ -10,8 +10,10 @@ origin, and ports count there. Neither is kept here, but a digest of each.
 
 Promise: at most `MOST` sessions, each for `IDLE` seconds without a request (an event stream is one
 as long as it goes on) and `LONGEST` in all;
-`BUSY` passwords are looked at at a time; a wrong one is answered late (`mqttd.admin.http.slow`),
-and an unknown user costs as much as a wrong password.
+one password is looked at at a time, and the next one `REST` seconds after a wrong one, so that a
+flood of them takes a part of one core; who waits for that has a turn with its network, its address
+and its name (`mqttd.net.fair`). A wrong one is answered late (`mqttd.admin.http.slow`), and an
+unknown user costs as much as a wrong password.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from twisted.internet.defer import Deferred
 from mqttd.admin.http.api_users import ApiUsers
 from mqttd.admin.http.requests import ApiError, Caller
 from mqttd.admin.http.slow import Slow
+from mqttd.net.fair import FairQueue, house_of, networks_of
 from mqttd.secrets.passwords import dummy_hash, verify
 
 __all__ = ["Login", "Logins", "caller_of_login"]
@@ -36,7 +39,21 @@ __all__ = ["Login", "Logins", "caller_of_login"]
 MOST: Final = 500
 IDLE: Final = 1800.0
 LONGEST: Final = 12 * 3600.0
-BUSY: Final = 4
+#: Seconds without looking at one after a wrong password.
+REST: Final = 0.25
+#: Log-ins that wait, and those with one name from one address.
+WAITING: Final = 64
+EACH: Final = 4
+
+
+@dataclass(slots=True, eq=False)
+class _Entering:
+    """Who waits to be let in."""
+
+    name: str
+    password: str
+    host: str
+    done: Deferred[tuple[str, str, Login]]
 
 
 @dataclass(slots=True)
@@ -63,31 +80,50 @@ class Logins:
         self.reactor = reactor
         self.in_thread = in_thread
         self.slow = Slow(reactor)
-        self._busy = 0
+        self._line: FairQueue[_Entering] = FairQueue(WAITING, EACH)
+        #: A password is being looked at, or a wrong one was just now.
+        self._busy = False
         self._logins: OrderedDict[bytes, Login] = OrderedDict()
 
     def enter(self, name: str, password: str, host: str) -> Deferred[tuple[str, str, Login]]:
         """A cookie, its token and their session, for a right password; fails with ApiError."""
-        if self._busy >= BUSY:
-            raise ApiError(503, "busy", "too many log-ins at a time", {"retry-after": "1"})
-        user = self.users.get(name)
+        one = _Entering(name, password, host, Deferred())
+        house = house_of(host)
+        gone = self._line.join(name, one, (*networks_of(house), house))
+        if gone is not None:
+            late = ApiError(503, "busy", "too many log-ins at a time", {"retry-after": "1"})
+            gone.done.errback(late)
+        self._next()
+        return one.done
+
+    def _next(self) -> None:
+        """Look at a password, if none is being looked at."""
+        if self._busy or not self._line:
+            return
+        self._busy = True
+        one = self._line.next()
+        user = self.users.get(one.name)
         known = user is not None and user.password != ""
         hashed = user.password if user is not None and known else ""
         if not known:
-            hashed = dummy_hash(self.users.passwords(), name)
-        self._busy += 1
+            hashed = dummy_hash(self.users.passwords(), one.name)
 
         def checked(right: Any) -> Any:
-            self._busy -= 1
             if right is True and known and user is not None:
-                return self._begin(name, user.role, user.password)
-            held = self.slow.hold(host)
+                self._go_on()
+                return self._begin(one.name, user.role, user.password)
+            self.reactor.callLater(REST, self._go_on)
+            held = self.slow.hold(one.host)
             if held is None:
                 raise ApiError(429, "too_many_requests", "too many wrong passwords")
             return held.addCallback(_wrong)
 
-        work = self.in_thread(verify, hashed, password.encode("utf-8", "replace"))
-        return work.addBoth(checked)
+        work = self.in_thread(verify, hashed, one.password.encode("utf-8", "replace"))
+        work.addBoth(checked).chainDeferred(one.done)
+
+    def _go_on(self) -> None:
+        self._busy = False
+        self._next()
 
     def find(self, cookie: bytes, csrf: bytes) -> Login | None:
         """The session of a cookie and its token, if it lasts."""
