@@ -14,8 +14,9 @@ Messages that wait are in the plugin's store: they survive unload and reload, an
 ``store.kind = "sqlite"`` the broker, whose acknowledgement says so. What was due while the broker
 was down is published when it is there again.
 
-Promise: at most `max_messages` and `max_bytes` wait, of one user no more than its part of them,
-none longer than `max_delay`; a message that does not fit is refused (0x97) and counted. Messages of
+Promise: at most `max_messages` and `max_bytes` wait, of one user no more than its part of them and
+than is left free behind it, so that two users have a third each and there is room for another; none
+longer than `max_delay`; a message that does not fit is refused (0x97) and counted. Messages of
 the same millisecond come out in the order they came. One that is being published when the broker is
 killed may be published again.
 """
@@ -218,13 +219,17 @@ class Delayed:
         return STOP(None)
 
     def _may_wait(self, user: str, size: int) -> bool:
+        """Whether this user has no more than its part, nor than is left free behind it."""
         part = self._parts.get(user)
         if part is None:
             return True
         config = self.config
-        if config.max_per_user and part.messages >= config.max_per_user:
+        messages = config.max_messages - len(self._heap) - 1
+        if config.max_per_user and part.messages >= min(config.max_per_user, messages):
             return False
-        return not config.max_bytes_per_user or part.bytes + size <= config.max_bytes_per_user
+        left = config.max_bytes - self._store.used - size
+        most = min(config.max_bytes_per_user, left)
+        return not config.max_bytes_per_user or part.bytes + size <= most
 
     def _charge(self, user: str, messages: int, size: int) -> None:
         """So many of this user wait more (or fewer), with so many bytes."""

@@ -105,7 +105,8 @@ def test_the_right_is_that_to_the_real_topic(node: MemoryBroker) -> None:
 
 
 def test_bounds_hold_and_refusals_are_counted(node: MemoryBroker) -> None:
-    loaded = node.load(delayed, {"max_messages": 3, "max_bytes": 2000})
+    mine = {"max_per_user": 0, "max_bytes_per_user": 0}  # all of it may be of one
+    loaded = node.load(delayed, {"max_messages": 3, "max_bytes": 2000, **mine})
     alice = node.connect("alice")
     alice.publish("$delayed/1/t", bytes(2000))
     for _ in range(5):
@@ -138,6 +139,26 @@ def test_one_user_takes_no_more_than_its_part(node: MemoryBroker) -> None:
     assert alice.publish("$delayed/5/t", bytes(600), 1) == 0x97
     assert bob.publish("$delayed/5/t", bytes(600), 1) < 0x80
     assert bytes_too.metrics()["waiting"] == 2
+
+
+def test_no_few_users_take_it_all(node: MemoryBroker) -> None:
+    node.load(delayed, {"max_messages": 60, "max_per_user": 30, "max_bytes_per_user": 20_000})
+    greedy = [node.connect(f"m{n}", username=f"mallory-{n}") for n in range(3)]
+    for _ in range(40):
+        for one in greedy:
+            one.publish("$delayed/4294967/t", b"x", 1)
+    bob = node.connect("bob", username="bob")
+    assert [bob.publish("$delayed/5/t", b"x", 1) < 0x80 for _ in range(5)] == [True] * 5
+
+
+def test_no_few_users_take_all_bytes(node: MemoryBroker) -> None:
+    node.load(delayed, {"max_bytes": 100_000, "max_bytes_per_user": 50_000})
+    greedy = [node.connect(f"m{n}", username=f"mallory-{n}") for n in range(2)]
+    for _ in range(60):
+        for one in greedy:
+            one.publish("$delayed/4294967/t", bytes(1000), 1)
+    bob = node.connect("bob", username="bob")
+    assert [bob.publish("$delayed/5/t", bytes(1000), 1) < 0x80 for _ in range(5)] == [True] * 5
 
 
 def test_a_message_that_is_broken_off_keeps_no_other_from_coming(
