@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any, Final, cast
 
 from msgspec import Struct
@@ -37,7 +39,7 @@ class Active:
         self.instance: Any = None
         self.handle: PluginHandle | None = None
         self.limits = Limits()
-        #: What it was loaded with, as it was read: what a plugin gets it may change.
+        #: What it was loaded with, as it was read.
         self.settings: Any = None
 
     @property
@@ -71,6 +73,15 @@ class Active:
             return read_settings(path, struct) != (self.settings, self.limits)
         except PluginError:
             return True
+
+    def begin(self, settings: Any) -> None:
+        """It is loaded with these settings, which it may change: those that were read are kept."""
+        self.settings = deepcopy(settings)
+
+    def succeed(self) -> None:
+        """It runs."""
+        self.state = LOADED
+        self.loaded_at = time.time()
 
     def fail(self, error: str) -> None:
         """It cannot run, for this reason."""

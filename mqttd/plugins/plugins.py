@@ -19,9 +19,7 @@ the reactor thread; code is imported in a thread of its own while the broker run
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
-from copy import deepcopy
 from typing import Any
 
 import msgspec
@@ -319,7 +317,7 @@ class Plugins:
         """Make the running part and have it load; takes everything back if it does not."""
         plugin = active.plugin
         name = plugin.declaration.name
-        active.settings = deepcopy(settings)
+        active.begin(settings)
         handle = PluginHandle(
             self.host,
             name,
@@ -342,8 +340,7 @@ class Plugins:
             await handle.revoke()
             active.fail(text)
             raise PluginError(f"plugin {name!r} was not loaded: {text}") from None
-        active.state = LOADED
-        active.loaded_at = time.time()
+        active.succeed()
         self.log.info(
             "plugin {name} {version} loaded", name=name, version=plugin.declaration.version
         )
