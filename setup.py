@@ -142,6 +142,7 @@ HOT = [
     "mqttd/access/acl/topics.py",
     "mqttd/access/acl/who.py",
     "mqttd/access/authorization.py",
+    "mqttd/access/remembered.py",
     "mqttd/transports/accepting.py",
     "mqttd/transports/costly.py",
     "mqttd/transports/engine.py",

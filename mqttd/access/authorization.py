@@ -7,8 +7,7 @@
 
 A candidate for the rules (`mqttd.access.acl.shadow`) may run beside them.
 
-What a client may publish can be asked for all clients of its class at once, where nobody is asked
-before the rules file: `class_of`, `judge`.  Such a decision is counted once, whoever it serves.
+What of the answers may be remembered, for one client or for many, is told by `Remembered`.
 
 Promise: modules are asked in the order of their sequence numbers, then of registration.  One that
 raises or answers nonsense denies, and is counted.  Every decision names its rule.  `decide` and
@@ -22,7 +21,6 @@ import time
 from collections.abc import Callable, Container
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from mqttd.access.acl.classes import ASK, NO_RULE
 from mqttd.access.acl.explain import Explanation, Step, steps
 from mqttd.access.acl.rules import AclRules
 from mqttd.access.acl.shadow import OnDifference, Shadow, read
@@ -30,6 +28,7 @@ from mqttd.access.acl.terms import Rule
 from mqttd.access.acl_entry import Entry
 from mqttd.access.acl_module import Held, explains
 from mqttd.access.auth.back_end import words_of
+from mqttd.access.remembered import Remembered
 from mqttd.secrets.files import replace_file
 from mqttd.types import Action, ClientInfo, Decision, Verdict
 
@@ -58,7 +57,7 @@ class PromoteError(Exception):
     """The candidate cannot take the place of the rules; the text says why."""
 
 
-class Authorization:
+class Authorization(Remembered):
     """The access-control chain.
 
     ``on_deny(client, action, topic, rule)`` is told of each denied action,
@@ -71,26 +70,22 @@ class Authorization:
         on_deny: OnDeny | None = None,
         on_error: Callable[[str, Exception], None] | None = None,
     ) -> None:
+        super().__init__(
+            Decision(
+                _ALLOW if config.nomatch == "allow" else _DENY,
+                f'no rule matched: acl.nomatch = "{config.nomatch}"',
+            )
+        )
         self.on_deny = on_deny
         self.on_error = on_error
-        #: actions denied since the start
-        self.denied: int = 0
         #: some client's own rules look at QoS or retain
         self.client_rules_depend: bool = False
-        #: the candidate beside the rules, None without one
-        self.shadow: Shadow | None = None
         #: told of what the candidate would have decided otherwise, sampled
         self.on_difference: OnDifference | None = None
         self.config = config
         if config.shadow.file:
             self.shadow = Shadow(config.shadow.file, time.monotonic, self._differs)
-        self._modules: list[Entry] = []
         self._number = 0
-        #: what is decided where nobody has anything to say
-        self.nomatch = Decision(
-            _ALLOW if config.nomatch == "allow" else _DENY,
-            f'no rule matched: acl.nomatch = "{config.nomatch}"',
-        )
 
     # -- modules
 
@@ -263,88 +258,6 @@ class Authorization:
                 return decision
             entry.ignore += counted
         return self.nomatch
-
-    # -- decisions for a class of clients
-
-    def class_of(self, client: ClientInfo) -> int:
-        """The number of the class of `client`, -1 if it is to be asked for by itself.
-
-        Numbers hold until the next change of rules or modules.  For one that may publish anything
-        this is the decision, and counted.
-        """
-        rules = self._asked_first()
-        if rules is None or client.superuser or client.acl is not None:
-            return -1
-        for entry in self._modules:
-            if entry.file is not None:
-                break
-            if entry.roles is not None and entry.roles.rules_of(client.username) is not None:
-                return -1
-        number = rules.class_of(client)
-        found = rules.classes.everything(number)
-        if self._allows(found):
-            self._count(rules, found)
-        return number
-
-    def constant(self, number: int) -> bool:
-        """True if all clients of this class may publish, in any way, but below ``$``."""
-        rules = self._asked_first()
-        return rules is not None and self._allows(rules.classes.everything(number))
-
-    def judge(self, number: int, qos: int, retain: bool, topic: str) -> int:
-        """1 if all clients of this class may publish to a topic name so, 0: ask for each."""
-        rules = self._asked_first()
-        if rules is None:
-            return 0
-        found = rules.classes.judge(number, qos, retain, topic)
-        if not self._allows(found):
-            return 0
-        self._count(rules, found)
-        return 1
-
-    def _asked_first(self) -> AclRules | None:
-        """The rules, where nothing else is asked before them, or beside them.
-
-        Roles may stand before them: who has some is in no class.
-        """
-        if self.shadow is not None:
-            return None
-        entry = self._first()
-        if entry is None:
-            return _NO_RULES if self._alone() else None
-        return None if entry.file is None else entry.file.rules
-
-    def _first(self) -> Entry | None:
-        """The first module that is not of roles."""
-        for entry in self._modules:
-            if entry.roles is None:
-                return entry
-        return None
-
-    def _alone(self) -> bool:
-        """At most one module has something to say."""
-        count = 0
-        for entry in self._modules:
-            if not entry.idle():
-                count += 1
-        return count < 2
-
-    def _allows(self, found: int) -> bool:
-        """Whether what the rules say for a class allows it to all of its clients."""
-        if found == NO_RULE:
-            return self._alone() and self.nomatch.verdict is _ALLOW
-        return found != ASK
-
-    def _count(self, rules: AclRules, found: int) -> None:
-        if found != NO_RULE:
-            rules.hits[found] += 1
-        entry = self._first()
-        if entry is not None:
-            entry.hit += 1
-            if found == NO_RULE:
-                entry.ignore += 1
-            else:
-                entry.ok += 1
 
     @property
     def depends_on_qos_retain(self) -> bool:

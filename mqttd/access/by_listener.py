@@ -219,6 +219,16 @@ class AccessByListener:
         asked = every[number % len(every)]
         return int(asked.judge(number // len(every), qos, retain, topic))
 
+    def realms(self, client: ClientInfo) -> list[str]:
+        """As `AccessControl.realms`."""
+        found: list[str] = self._of(client).realms(client)
+        return found
+
+    def listening(self, client: ClientInfo) -> list[str]:
+        """As `AccessControl.listening`."""
+        found: list[str] = self._of(client).listening(client)
+        return found
+
     def questions_of(self, listener: str) -> Any:
         """As `AccessControl.questions_of`."""
         return self.own.get(listener, self.common).questions

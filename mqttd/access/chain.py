@@ -286,6 +286,14 @@ class AccessControl:
         """1 if all clients of this class may publish to a topic name so, 0: ask for each."""
         return self.authorization.judge(number, qos, retain, topic)
 
+    def realms(self, client: ClientInfo) -> list[str]:
+        """Beginnings of topics below all of which `client` may publish, in any way."""
+        return self.authorization.realms(client)
+
+    def listening(self, client: ClientInfo) -> list[str]:
+        """The same of what it may subscribe to; "": all that does not begin with ``$``."""
+        return self.authorization.listening(client)
+
     @property
     def denied(self) -> int:
         """Actions denied since the start."""

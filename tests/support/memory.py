@@ -65,6 +65,12 @@ class AllowAll:
     def judge(self, number: int, qos: int, retain: bool, topic: str) -> int:
         return 0 if topic in self.denied else 1
 
+    def realms(self, client: ClientInfo) -> list[str]:
+        return []
+
+    def listening(self, client: ClientInfo) -> list[str]:
+        return []
+
     def authorize(self, client: ClientInfo, action: Action, topic: str) -> bool:
         return topic not in self.denied
 

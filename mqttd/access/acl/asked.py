@@ -34,6 +34,7 @@ __all__ = [
     "Collecting",
     "Condition",
     "OfAll",
+    "OfRealm",
     "condition_of",
     "fill",
     "is_template",
@@ -169,6 +170,31 @@ class Collecting(Asked):
     def take(self, numbers: list[int]) -> None:
         """Take all of them."""
         self.numbers.update(numbers)
+
+
+class OfRealm(Asked):
+    """Asks for all topics below a beginning at once, whatever their QoS and RETAIN.
+
+    `realm` ends with ``/``, or is empty: all topics that do not begin with ``$``.  An allow rule
+    that looks at QoS or RETAIN matches nothing, a deny rule that does everything that it may match.
+    Where an allow rule is found, no deny rule before it touches any of these topics.
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self, conditions: list[Condition | None], client: ClientInfo, publish: bool, realm: str
+    ) -> None:
+        super().__init__(conditions, client, publish, 0, False, realm + "#")
+        self.wild = True
+        if not realm:
+            self.words = ["+", "#"]
+
+    def holds(self, condition: Condition) -> bool:
+        """Whether the rule counts for all of these topics."""
+        if condition.allow and (condition.qos is not None or condition.retain is not None):
+            return False
+        return self.concerns(condition)
 
 
 class OfAll(Asked):

@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from mqttd.access.acl.asked import Asked, Collecting, Condition, condition_of
+from mqttd.access.acl.asked import Asked, Collecting, Condition, OfRealm, condition_of, fill
 from mqttd.access.acl.classes import Classes
 from mqttd.access.acl.conf import (
     parse_acl,
@@ -58,6 +58,8 @@ from mqttd.types import Action, ClientInfo, Decision, Verdict
 
 __all__ = ["AclRules"]
 
+#: Realms of a client that are kept.
+_REALMS: Final = 8
 #: How many addresses' networks are remembered; past it the memory starts anew.
 _REMEMBERED: Final = 4096
 
@@ -148,6 +150,35 @@ class AclRules:
             if table.publish.filled:
                 sides.append(table.publish)
         return self.classes.number(sides, client)
+
+    def realms(self, client: ClientInfo, publish: bool) -> list[tuple[str, int]]:
+        """Beginnings of topics below all of which `client` may publish, and the rules that say so.
+
+        Whatever QoS and RETAIN are.  Else, of filters that it may subscribe to; there "" stands for
+        all that do not begin with ``$``.  Each ends with its last ``/``; some may be missing.
+        """
+        found: list[tuple[str, int]] = []
+        if is_anywhere(client):
+            return found
+        sides: list[Side] = []
+        wanted: list[str] = [] if publish else [""]
+        for table in self._applying(client):
+            side = table.publish if publish else table.subscribe
+            if side.filled:
+                sides.append(side)
+                wanted += side.realms
+        for beginning in wanted:
+            realm = fill(beginning, client) if beginning else ""
+            if realm is None or (beginning and not realm):
+                continue
+            asked = OfRealm(self._conditions, client, publish, realm)
+            for side in sides:
+                side.over(asked)
+            if asked.best < len(self.rules) and self.rules[asked.best].allow:
+                found.append((realm, asked.best))
+                if not realm:
+                    return found
+        return found[:_REALMS]
 
     def covering(self, who: Who, kind: str, topic: str | None, exact: bool) -> list[int]:
         """The rules that cover `topic` (None: all topics) and may be about all of `who`, rising.

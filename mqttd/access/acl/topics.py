@@ -18,7 +18,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from mqttd.access.acl.asked import UNSAFE, Asked, Collecting, Condition, is_template, parts_of
+from mqttd.access.acl.asked import (
+    UNSAFE,
+    Asked,
+    Collecting,
+    Condition,
+    OfRealm,
+    is_template,
+    parts_of,
+)
 from mqttd.access.acl.terms import (
     Rule,
 )
@@ -55,10 +63,23 @@ class Side:
     Numbers are added in rising order, so that every list of them is sorted.  ``anywhere`` are those
     of the rules about all topics but those that begin with ``$``, at least; ``denials`` are those
     of the rules that deny, but for topics that begin with ``$``; ``narrow`` are the conditions that
-    are to be asked of each client.
+    are to be asked of each client.  ``realms`` are the first topics of allow rules that go on with
+    ``#`` behind levels without ``+``, up to their last ``/``; ``exactly`` are the numbers of the
+    deny rules with ``eq``.
     """
 
-    __slots__ = ("allow", "anywhere", "denials", "deny", "every", "exact", "filled", "narrow")
+    __slots__ = (
+        "allow",
+        "anywhere",
+        "denials",
+        "deny",
+        "every",
+        "exact",
+        "exactly",
+        "filled",
+        "narrow",
+        "realms",
+    )
 
     def __init__(self) -> None:
         self.filled: bool = False
@@ -69,6 +90,8 @@ class Side:
         self.deny: _Node | None = None
         self.denials: list[int] = []
         self.narrow: list[Condition] = []
+        self.realms: list[str] = []
+        self.exactly: list[int] = []
 
     def add(self, number: int, rule: Rule, condition: Condition | None) -> None:
         """Add a rule, with the highest number so far."""
@@ -88,10 +111,14 @@ class Side:
                     self.exact = {}
                 text = "#" if topic.text == "+/#" else topic.text
                 self.exact.setdefault(text, []).append(number)
+                if not rule.allow:
+                    self.exactly.append(number)
             elif rule.allow:
                 if self.allow is None:
                     self.allow = _Node(number)
                 self.allow.add(number, topic.text)
+                if len(self.realms) < _REALMS and _is_realm(topic.text):
+                    self.realms.append(topic.text[:-1])
             else:
                 if self.deny is None:
                     self.deny = _Node(number)
@@ -108,6 +135,18 @@ class Side:
         for node in (self.allow, self.deny):
             if node is not None:
                 _covering(node, asked, 0)
+
+    def over(self, asked: OfRealm) -> None:
+        """Have the lowest rule taken that may decide about any topic of a realm.
+
+        Those that compare a text are not looked at closer: they let nothing in, and may keep out.
+        """
+        asked.take(self.every)
+        asked.take(self.exactly)
+        if self.allow is not None:
+            _covering(self.allow, asked, 0)
+        if self.deny is not None:
+            _overlapping(self.deny, asked, 0)
 
     def search(self, asked: Asked) -> None:
         """Have the lowest rule taken that matches."""
@@ -142,6 +181,11 @@ def _of_all(rule: Rule) -> bool:
         if not topic.eq and topic.text in ("#", "+/#"):
             return True
     return False
+
+
+def _is_realm(topic_filter: str) -> bool:
+    """Whether a rule's topic is one beginning and whatever follows, and not all topics."""
+    return topic_filter.endswith("/#") and "+" not in topic_filter
 
 
 class _Node:
@@ -283,6 +327,8 @@ class _Reach:
             level = under
 
 
+#: Realms of a side that clients are looked at for.
+_REALMS: Final = 8
 #: Words below a level from which it has a `_Fan`.
 _MANY: Final = 16
 

@@ -102,6 +102,12 @@ class Access(Protocol):
     def judge(self, number: int, qos: int, retain: bool, topic: str, /) -> int:
         """1: all clients of this class may publish this; 0: ask for each."""
 
+    def realms(self, client: ClientInfo, /) -> list[str]:
+        """Beginnings of topics, each with its last `/`, below which it may publish anything."""
+
+    def listening(self, client: ClientInfo, /) -> list[str]:
+        """The same of filters that it may subscribe to; "": all that do not begin with `$`."""
+
 
 class ManagedAccess(Access, Protocol):
     """What an operator's tools ask of access control beyond that."""

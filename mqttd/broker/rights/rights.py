@@ -109,6 +109,21 @@ class Rights(Taps):
         action = (RETAINING if retain else PUBLISHING)[qos]
         return self.authorize(self.client_of(session), action, topic)
 
+    def realms(self, channel: Publisher) -> list[bytes]:
+        """See `Judge.realms`: none of them lies where the hook is asked about topics."""
+        session = channel.session
+        asked = self.asked_topics
+        if session is None or asked is None:
+            return []
+        found: list[bytes] = []
+        for realm in self.access.realms(self.client_of(session)):
+            for topic_filter in asked:
+                if overlap(topic_filter, realm + "#"):
+                    break
+            else:
+                found.append(realm.encode())
+        return found
+
     # -- publishers of retained messages -------------------------------------------------------
 
     def origin(self, client_id: str, username: str | None) -> tuple[str, str]:

@@ -2,17 +2,20 @@
 
     topic --> Route.right == my class?      yes: one comparison
                  | no
+                 +-- it begins as what this client may publish   a comparison, nothing remembered
                  +-- the class may publish anywhere, or here?    remembered with the route
                  +-- this client may?                            remembered here, bounded
 
 Right and route are separate questions. Clients that no rule tells apart are a class and share the
 answers, which lie with the route; a client that rules name, or a topic under rules with `%c` or
-`%u`, is asked about by itself. A change of rules, users or bans moves the broker's `epoch`, and all
-answers are asked for again; a refusal is never kept: each is counted and told with its rule.
+`%u`, is asked about by itself. A client that is asked about more than a few times is given its
+*realms* (`dev/7/`), beginnings below all of which it may publish. A change of rules, users or bans
+moves the broker's `epoch`, and all answers are asked for again. A refusal is never kept:
+each is counted and told with its rule.
 
 Promise: a first decision costs a search of the rules per class and topic, not per connection. What
 is kept per connection is bounded in bytes, in two generations, so that more topics than fit cost
-what does not fit, not everything.
+what does not fit, not everything. Nothing is kept of a topic that may not come again.
 """
 
 from __future__ import annotations
@@ -36,6 +39,8 @@ __all__ = ["Judge", "Publisher", "TRIES", "Warm"]
 _OWN_BYTES: Final = 65536
 #: Blocks of properties in a row that were not as the last, after which none is kept.
 TRIES: Final = 8
+#: Decisions about a connection after which its realms are asked for.
+_DECISIONS: Final = 16
 #: Classes whose answers one route remembers.
 _CLASSES: Final = 32
 #: The number of a class in `Publisher.right`, without its epoch and flags, and whether it is free.
@@ -75,12 +80,17 @@ class Judge(Keeper):
         """Whether this client may publish to a topic now; a refusal is logged with its rule."""
         raise NotImplementedError
 
+    def realms(self, channel: Publisher) -> list[bytes]:
+        """Beginnings of topics, with their last `/`, below all of which this client may publish."""
+        raise NotImplementedError
+
 
 class Warm:
     """What a connection keeps for the sake of speed, while its client is busy."""
 
     __slots__ = (
         "block",
+        "decisions",
         "found",
         "known",
         "listed",
@@ -88,6 +98,7 @@ class Warm:
         "origin",
         "own",
         "own_bytes",
+        "realms",
         "rest",
         "tries",
     )
@@ -103,6 +114,9 @@ class Warm:
         self.own: dict[bytes, bool] | None = None
         self.old: dict[bytes, bool] | None = None
         self.own_bytes: int = 0
+        #: See `Judge.realms`; and how many decisions there were about this client.
+        self.realms: list[bytes] | None = None
+        self.decisions: int = 0
         #: The block of properties that came last, and what the scan found in it; as it is without
         #: its topic alias.
         self.block: bytes | None = None
@@ -167,6 +181,8 @@ class Publisher(Connection):
             warm.own = None
             warm.old = None
             warm.own_bytes = 0
+            warm.realms = None
+            warm.decisions = 0
 
     def know(self, client: object) -> None:
         """Who the client is (a ClientInfo), until the next tick."""
@@ -192,12 +208,18 @@ class Publisher(Connection):
         """What leads its topics by their first words; None where each has to be looked up."""
         judge = self.judge
         right = self.right
-        if right < 0 or not right & _FREE or right >> 32 != judge.epoch or judge.by_flags:
+        if right < 0 or right >> 32 != judge.epoch or judge.by_flags:
             return None
+        realms: list[bytes] | None = None
+        if not right & _FREE:
+            warm = self.warm
+            if warm is None or not warm.realms:
+                return None
+            realms = warm.realms
         stems = judge.topics.stems
         settings = judge.settings
         if stems is not None and stems.serve(
-            right, judge.epoch, settings.max_topic_levels, settings.max_topic_length
+            right, judge.epoch, settings.max_topic_levels, settings.max_topic_length, realms
         ):
             return stems
         return None
@@ -211,6 +233,7 @@ class Publisher(Connection):
                 break
             if route.epoch == self.judge.epoch and (
                 (self.right >= 0 and route.right & ~7 == self.right)
+                or self._in_realm(key)
                 or (own is not None and any(ONE_BYTE[flags] + key in own for flags in range(8)))
             ):
                 found.append(route.topic)
@@ -252,26 +275,54 @@ class Publisher(Connection):
             route.right = -2
             route.classes = None
         flags = first & 7 if judge.by_flags else 0
-        if self.right >= 0:
-            right = self.right | flags
-            if route.right == right:
+        warm = self.warm
+        right = self.right | flags if self.right >= 0 else -1
+        if right >= 0:
+            if route.right == right or self._in_realm(route.key):
                 return True
             if self._may_class(route, right, first):
-                route.right = right
                 return True
         # The flags always stand first: else a topic could pass for another one with flags.
         key = ONE_BYTE[flags] + route.key
-        warm = self.warm
         if warm is not None and warm.own is not None and key in warm.own:
             return True
         if warm is None or warm.old is None or key not in warm.old:
-            judge.metrics.rights_decided += 1
-            if not judge.may_publish(self, route.topic, first >> 1 & 3, first & 1 == 1):
+            if not self._decide(route, first):
                 return False
-            if not judge.settings.cache_grants:
+            # Among many topics one that came once is not remembered: nor is that it was allowed.
+            if route.place < 0 or not judge.settings.cache_grants:
                 return True
         self._remember(key)
         return True
+
+    def _in_realm(self, key: bytes) -> bool:
+        """Whether a topic, as on the wire, begins with one of the client's realms."""
+        warm = self.warm
+        if warm is not None and warm.realms:
+            for realm in warm.realms:
+                if key[2 : 2 + len(realm)] == realm:
+                    return True
+        return False
+
+    def _decide(self, route: Route, first: int) -> bool:
+        """Have the broker decide about this client."""
+        judge = self.judge
+        judge.metrics.rights_decided += 1
+        qos = first >> 1 & 3
+        retain = first & 1 == 1
+        may = judge.may_publish(self, route.topic, qos, retain)
+        if not judge.settings.cache_grants or (judge.watched and self.is_watched()):
+            return may
+        if may and self.right >= 0:
+            self._decided()
+        return may
+
+    def _decided(self) -> None:
+        """One more decision about this client: from some on its realms are worth asking for."""
+        warm = self.warm_up()
+        warm.decisions += 1
+        if warm.decisions == _DECISIONS:
+            warm.realms = self.judge.realms(self)
 
     def _classify(self, epoch: int) -> None:
         self.forget_rights()
@@ -286,7 +337,13 @@ class Publisher(Connection):
             self.right = epoch << 32 | free | number << 3
 
     def _may_class(self, route: Route, right: int, first: int) -> bool:
-        """Whether the whole class may publish here."""
+        """Whether the whole class may publish here; if so, the route remembers it."""
+        if self._judge_class(route, right, first):
+            route.right = right
+            return True
+        return False
+
+    def _judge_class(self, route: Route, right: int, first: int) -> bool:
         if right & _FREE and not route.topic.startswith("$"):
             return True
         judge = self.judge
@@ -298,6 +355,10 @@ class Publisher(Connection):
                 return known
         judge.metrics.rights_decided += 1
         may = judge.judge(number, first >> 1 & 3, first & 1 == 1, route.topic)
+        if may:
+            self._decided()
+        if route.place < 0:
+            return may  # not remembered: the next one that comes this way is of another topic
         if classes is None:
             if may and route.right < 0:
                 return True  # `route.right` alone remembers it, until another class comes

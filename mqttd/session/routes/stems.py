@@ -13,10 +13,11 @@ behind the last one that a filter names change nothing: after `plant/8/t/` all t
 same receivers. `Stems` is that walk, done once for the words that filters tell apart (an automaton
 that is made as topics come), and checks the topic on the way.
 
-Only for what needs nothing but its bytes, of clients that may publish anywhere. `Topics` is the
-slow twin (tests/unit/session/test_stems.py). Promise: one pass over the topic; bounded in stems,
-which are thrown away when a subscription changes that may concern them, and rest where they bring
-nothing. MQTT 5.0, 4.7.
+Only for what needs nothing but its bytes, of clients that may publish anywhere, or below their
+realms (`dev/7/`): what does not begin so is looked up. `Topics` is the slow twin
+(tests/unit/session/test_stems.py). Promise: one pass over the topic; bounded in stems, which are
+thrown away when a subscription changes that may concern them, and rest where they bring nothing.
+MQTT 5.0, 4.7.
 """
 
 from __future__ import annotations
@@ -69,6 +70,8 @@ class Stems:
         #: What the routes are told of who publishes: see `Route.right`.
         self.right: int = -2
         self.epoch: int = -1
+        #: Beginnings of topics, with their last `/`, that this client may publish to; None: all.
+        self.realms: list[bytes] | None = None
         self._rest: int = 0
 
     def begin(self) -> Stem | None:
@@ -83,10 +86,17 @@ class Stems:
         """What they were made of has changed; they are made anew when they are needed."""
         self.root = None
 
-    def serve(self, right: int, epoch: int, most_levels: int, most_bytes: int) -> bool:
-        """Whether there are any for a chunk of a client whose class, `right`, may publish anywhere.
+    def serve(
+        self,
+        right: int,
+        epoch: int,
+        most_levels: int,
+        most_bytes: int,
+        realms: list[bytes] | None = None,
+    ) -> bool:
+        """Whether there are any for a chunk of a client of the class `right`.
 
-        most_levels, most_bytes: of a topic.
+        most_levels, most_bytes: of a topic; realms: below which alone it may publish anything.
         """
         if self._rest:
             self._rest -= 1
@@ -103,6 +113,7 @@ class Stems:
         self.epoch = epoch
         self.most_levels = most_levels
         self.most_bytes = most_bytes
+        self.realms = realms
         return self.root is not None and self.root is not LOST
 
     def along(self, data: bytes, start: int, end: int) -> Route | None:
@@ -114,6 +125,8 @@ class Stems:
         stop: i64 = end
         stem = self.root
         if stem is None or i == stop or end - start > self.most_bytes or data[i] == 0x24:
+            return None
+        if self.realms is not None and not _begins(data, start, end, self.realms):
             return None
         self.worth -= 1
         route = stem.route
@@ -149,3 +162,12 @@ class Stems:
         route.right = self.right
         route.epoch = self.epoch
         return route
+
+
+def _begins(data: bytes, start: int, end: int, realms: list[bytes]) -> bool:
+    """Whether the topic from `start` to `end` begins with one of these."""
+    for realm in realms:
+        stop = start + len(realm)
+        if stop <= end and data[start:stop] == realm:
+            return True
+    return False
