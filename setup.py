@@ -89,6 +89,7 @@ HOT = [
     "mqttd/broker/connecting.py",
     "mqttd/broker/hooks/deliveries.py",
     "mqttd/broker/sessions/endings.py",
+    "mqttd/broker/publish/asked.py",
     "mqttd/broker/publish/fans.py",
     "mqttd/broker/routing/gears.py",
     "mqttd/broker/ground/ground.py",

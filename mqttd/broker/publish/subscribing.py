@@ -5,7 +5,7 @@
     UNSUBSCRIBE --> mountpoint --> client.unsubscribe --> router --> UNSUBACK
 
 Promise: as many reason codes as filters, in their order, whatever hooks do to the list. Of a long
-list some are served in each turn (`_SLICE`); what the client sends behind it waits. While other
+list some are served in each turn (`SLICE`); what the client sends behind it waits. While other
 processes have yet to take the filters the SUBACK waits alone, `_UNDER_WAY` of a client at most:
 what is sent behind it is served, but for an UNSUBSCRIBE.
 
@@ -18,16 +18,14 @@ from collections.abc import Callable
 from typing import Final
 
 from mqttd.broker.ground.actions import SUBSCRIBING
-from mqttd.broker.ground.turns import Job
+from mqttd.broker.publish.asked import Asked
 from mqttd.broker.publish.on_behalf import OnBehalf
 from mqttd.broker.publish.publishing import Publishing
 from mqttd.broker.routing.abroad import Pacer, Taken
 from mqttd.codec import properties as prop
 from mqttd.codec import reasons
-from mqttd.codec.packet_types import SUBSCRIBE, UNSUBSCRIBE
+from mqttd.codec.packet_types import SUBSCRIBE
 from mqttd.codec.packets import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
-from mqttd.codec.properties import Properties
-from mqttd.codec.reasons import MqttError
 from mqttd.codec.serializer import serialize, varint
 from mqttd.codec.topic import split_shared, validate_topic_filter
 from mqttd.session.channel.channel import OPEN, Channel
@@ -37,9 +35,10 @@ from mqttd.types import ClientInfo
 
 __all__ = ["Subscribing"]
 
-#: Filters of one packet that are served in a turn, and the units of work of each.
-_SLICE: Final = 200
-_FILTER: Final = 20
+#: Filters of a slice from which on it is asked what the client may subscribe to at all.
+_MANY: Final = 8
+#: Bytes of a character, at most.
+_WIDEST: Final = 4
 #: SUBSCRIBEs of one client whose SUBACKs wait for other processes.
 _UNDER_WAY: Final = 16
 #: Filters in one log line.
@@ -145,19 +144,34 @@ class Subscribing:
         return True
 
     def one(
-        self, session: Session, client: ClientInfo, subscription: Subscription, identifier: int
+        self,
+        session: Session,
+        client: ClientInfo,
+        subscription: Subscription,
+        identifier: int,
+        valid: bool = False,
+        realms: list[str] | None = None,
     ) -> int:
-        """Subscribe a session if its client may; the reason code."""
+        """Subscribe a session if its client may; the reason code.
+
+        valid: the filter is as it was parsed; realms: what the client may subscribe to, where that
+        was asked (`Rights.listening`).
+        """
         broker = self.broker
         settings = broker.settings
-        _, topic_filter = split_shared(subscription.topic_filter)
-        if (
-            topic_filter.count("/") >= settings.max_topic_levels
-            or len(topic_filter.encode()) > settings.max_topic_length
+        topic_filter = subscription.topic_filter
+        if topic_filter.startswith("$"):
+            _, topic_filter = split_shared(topic_filter)
+        if topic_filter.count("/") >= settings.max_topic_levels or (
+            len(topic_filter) * _WIDEST > settings.max_topic_length
+            and len(topic_filter.encode()) > settings.max_topic_length
         ):
             return reasons.TOPIC_FILTER_INVALID
-        validate_topic_filter(topic_filter, 0)  # its levels are counted
-        if not broker.authorize(client, SUBSCRIBING[min(subscription.qos, 2)], topic_filter):
+        if not valid:
+            validate_topic_filter(topic_filter, 0)  # its levels are counted
+        if (realms is None or not _is_within(topic_filter, realms)) and not broker.authorize(
+            client, SUBSCRIBING[min(subscription.qos, 2)], topic_filter
+        ):
             broker.metrics.subscribes_denied += 1
             return reasons.NOT_AUTHORIZED
         qos = subscription.qos if subscription.qos < settings.max_qos else settings.max_qos
@@ -173,9 +187,8 @@ class Subscribing:
         mount = channel.mount
         if mount is not None:
             filters = [mount.enter_filter(topic_filter) for topic_filter in filters]
-        asked = _Unsubscribe(self, channel, session, packet.packet_id, len(filters))
+        asked = _Unsubscribe(self, channel, session, packet.packet_id, filters)
         asked.properties = packet.properties
-        asked.filters = filters
         if channel in self.under_way:
             self.behind[channel] = asked
             asked.work()
@@ -183,114 +196,15 @@ class Subscribing:
             asked.begin()
 
 
-class _Asked(Job):
-    """A packet of filters: the first slice at once, what is left in later turns."""
-
-    def __init__(
-        self,
-        subscribing: Subscribing,
-        channel: Channel,
-        session: Session,
-        packet_id: int,
-        count: int,
-    ) -> None:
-        self.subscribing = subscribing
-        self.broker = subscribing.broker
-        self.channel = channel
-        self.session = session
-        self.packet_id = packet_id
-        self.count = count
-        #: Of the packet, for the log.
-        self.packet_type: int = UNSUBSCRIBE
-        self.at: int = 0
-        self.codes: list[int] = []
-        self.properties: Properties | None = None
-        #: The client waits for this.
-        self.working: bool = False
-
-    def change(self, end: int) -> None:
-        """Ask hooks about the filters from `at` to `end`: all of a packet are too many for a turn.
-
-        One may change filters and QoS, never how many codes the client gets.
-        """
-        raise NotImplementedError
-
-    def one(self) -> None:
-        """See to the filter at `at`."""
-        raise NotImplementedError
-
-    def answer(self) -> None:
-        """All have been seen to."""
-        raise NotImplementedError
-
-    def begin(self) -> None:
-        """The packet has come; its client waits if not all of it is for this turn."""
-        if not self._some():
-            self.work()
-            self.broker.turns.add(self)
-        elif not self.waits():
-            self.answer()
-
-    def work(self) -> None:
-        """Have the client wait until this is done."""
-        if not self.working:
-            self.working = True
-            self.channel.begin_work()
-
-    def _rest(self) -> None:
-        if self.working:
-            self.working = False
-            self.channel.end_work()
-
-    def waits(self) -> bool:
-        """Whether the answer has to wait; it is `finish` that gives it then."""
-        return False
-
-    def finish(self) -> None:
-        """The answer need not wait any longer."""
-        channel = self.channel
-        if channel.state != OPEN or channel.session is not self.session:
-            return
-        try:
-            self.answer()
-            self._rest()
-        except MqttError as error:
-            channel.fail(error, self.packet_type)
-        except Exception as error:  # as in the edges: it must end this connection only
-            self.broker.crashed(channel, error)
-
-    def slice(self) -> bool:
-        """Go on, as long as the client is there."""
-        channel = self.channel
-        if channel.state != OPEN or channel.session is not self.session:
-            return False
-        try:
-            if not self._some():
-                return True
-            if not self.waits():
-                self.finish()
-        except MqttError as error:
-            channel.fail(error, self.packet_type)
-            return False
-        except Exception as error:  # as in the edges: it must end this connection only
-            self.broker.crashed(channel, error)
-            return False
-        return False
-
-    def _some(self) -> bool:
-        """See to as many as a slice has; whether all are seen to."""
-        end = self.at + _SLICE
-        if end > self.count:
-            end = self.count
-        self.broker.router.work += _FILTER * (end - self.at)
-        self.change(end)
-        while self.at < end:
-            self.one()
-            self.at += 1
-        return self.at == self.count
+def _is_within(topic_filter: str, realms: list[str]) -> bool:
+    """Whether a filter begins as one of these; "": with anything but `$`."""
+    for realm in realms:
+        if topic_filter.startswith(realm) if realm else not topic_filter.startswith("$"):
+            return True
+    return False
 
 
-class _Subscribe(_Asked):
+class _Subscribe(Asked):
     """A SUBSCRIBE."""
 
     client: ClientInfo
@@ -304,20 +218,25 @@ class _Subscribe(_Asked):
         packet_id: int,
         count: int,
     ) -> None:
-        super().__init__(subscribing, channel, session, packet_id, count)
+        super().__init__(subscribing.broker, channel, session, packet_id, count)
+        self.subscribing = subscribing
         self.packet_type = SUBSCRIBE
         self.identifier: int = 0
         self.granted: list[Subscription] = []
         #: It was put off, and counted as such.
         self.late: bool = False
+        #: The filters are as they were parsed.
+        self.valid: bool = False
+        #: What the client may subscribe to, while a slice of many filters is seen to.
+        self.realms: list[str] | None = None
 
     def begin(self) -> None:
-        """As `_Asked.begin`, when its user may have others told of filters."""
+        """As `Asked.begin`, when its user may have others told of filters."""
         if self._may():
             super().begin()
 
     def slice(self) -> bool:
-        """As `_Asked.slice`, as long as it may."""
+        """As `Asked.slice`, as long as it may."""
         return self._may() and super().slice()
 
     def _may(self) -> bool:
@@ -335,16 +254,20 @@ class _Subscribe(_Asked):
             self.broker.turns.add(self)
 
     def _some(self) -> bool:
+        left = self.count - self.at
+        self.realms = self.broker.listening(self.client) if left >= _MANY else None
         done = super()._some()
         if self.subscribing.pacer is not None:
             self.subscribing.pacer.charge(self.channel)
         return done
 
     def change(self, end: int) -> None:
-        """See `_Asked.change`."""
+        """See `Asked.change`."""
         broker = self.broker
         if "client.subscribe" not in broker.points:
+            self.valid = self.channel.mount is None
             return
+        self.valid = False
         some = self.subscriptions[self.at : end]
         _, changed = broker.hooks.run_hooks(
             "client.subscribe", (self.client, self.properties), some
@@ -359,7 +282,9 @@ class _Subscribe(_Asked):
     def one(self) -> None:
         """The next filter."""
         subscription = self.subscriptions[self.at]
-        code = self.subscribing.one(self.session, self.client, subscription, self.identifier)
+        code = self.subscribing.one(
+            self.session, self.client, subscription, self.identifier, self.valid, self.realms
+        )
         if code < 0x80:
             self.granted.append(subscription)
         self.codes.append(code if self.channel.v5 or code < 0x80 else 0x80)
@@ -452,13 +377,23 @@ class _Told(Taken):
         return [subscription.topic_filter for subscription in self.asked.granted]
 
 
-class _Unsubscribe(_Asked):
+class _Unsubscribe(Asked):
     """An UNSUBSCRIBE."""
 
-    filters: list[str]
+    def __init__(
+        self,
+        subscribing: Subscribing,
+        channel: Channel,
+        session: Session,
+        packet_id: int,
+        filters: list[str],
+    ) -> None:
+        super().__init__(subscribing.broker, channel, session, packet_id, len(filters))
+        self.subscribing = subscribing
+        self.filters = filters
 
     def change(self, end: int) -> None:
-        """See `_Asked.change`."""
+        """See `Asked.change`."""
         broker = self.broker
         if "client.unsubscribe" not in broker.points:
             return

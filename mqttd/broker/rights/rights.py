@@ -124,6 +124,13 @@ class Rights(Taps):
                 found.append(realm.encode())
         return found
 
+    def listening(self, client: ClientInfo) -> list[str]:
+        """Beginnings of filters that a client may subscribe to; "": all but those with `$`.
+
+        Some may be missing: of what begins with none of them `authorize` is asked.
+        """
+        return [] if "client.authorize" in self.points else self.access.listening(client)
+
     # -- publishers of retained messages -------------------------------------------------------
 
     def origin(self, client_id: str, username: str | None) -> tuple[str, str]:
