@@ -74,6 +74,7 @@ HOT = [
     "mqttd/session/ground/runs.py",
     "mqttd/session/sending.py",
     "mqttd/session/session.py",
+    "mqttd/session/ground/refusal.py",
     "mqttd/session/ground/settings.py",
     "mqttd/session/routes/sights.py",
     "mqttd/session/publish/spans.py",

@@ -35,6 +35,9 @@ class Reports:
         """An access rule has said no."""
         if self.trail is not None:
             self.trail.because(rule)
+        if not self.events.admits("denied"):
+            self.broker.nobody_hears()
+            return
         self.events(
             "denied",
             {
@@ -47,6 +50,17 @@ class Reports:
                 "rule": rule,
             },
         )
+
+    def look(self) -> None:
+        """A few times a second: what was refused meanwhile, and nobody was told of one by one."""
+        broker = self.broker
+        untold, broker.untold = broker.untold, 0
+        unkept, broker.unkept = broker.unkept, 0
+        if untold:
+            self.events.passed_over("denied", untold)
+        if unkept and self.trail is not None:
+            self.trail.passed_over("denied", unkept)
+        broker.tap_denied = True
 
     def alarm(self, name: str, text: str) -> None:
         """Raise an alarm of the listeners; without a text it is over."""

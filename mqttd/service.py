@@ -284,6 +284,7 @@ class MqttdService(Assembly):
         if self.store is not None:
             self.store.stop()
         self.control.stop_audit()
+        self.reports.look()
         if self.trail is not None:
             self.trail.stop()
         # Last of all: who gets the directory may create the admin socket anew. And SIGHUP, which
@@ -329,6 +330,7 @@ class MqttdService(Assembly):
         self.control.api_users.look()
         self.doors.tick(now / 1000)
         self.hooks.tick()
+        self.reports.look()
         self.events.tick()
         if self.trail is not None:
             self.trail.tick()

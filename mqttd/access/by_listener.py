@@ -18,6 +18,7 @@ import msgspec
 
 from mqttd.access.auth.guard import Gone, stays
 from mqttd.config.schema import AclShadow, Config, Listener
+from mqttd.session.ground.refusal import Refusal
 from mqttd.types import Action, ClientInfo
 
 __all__ = ["AccessByListener", "config_of", "configs_by_listener"]
@@ -227,6 +228,11 @@ class AccessByListener:
     def listening(self, client: ClientInfo) -> list[str]:
         """As `AccessControl.listening`."""
         found: list[str] = self._of(client).listening(client)
+        return found
+
+    def refusal(self, client: ClientInfo, action: Action, topic: str) -> Refusal | None:
+        """As `AccessControl.refusal`."""
+        found: Refusal | None = self._of(client).refusal(client, action, topic)
         return found
 
     def questions_of(self, listener: str) -> Any:

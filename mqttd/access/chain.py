@@ -36,6 +36,7 @@ from mqttd.access.authorization import AclReloadError, Authorization, OnDeny
 from mqttd.access.questions import AclQuestions
 from mqttd.access.roles.roles import Roles
 from mqttd.codec.reasons import NOT_AUTHORIZED
+from mqttd.session.ground.refusal import Refusal
 from mqttd.types import Action, AuthResult, ClientInfo, Decision
 
 if TYPE_CHECKING:
@@ -293,6 +294,10 @@ class AccessControl:
     def listening(self, client: ClientInfo) -> list[str]:
         """The same of what it may subscribe to; "": all that does not begin with ``$``."""
         return self.authorization.listening(client)
+
+    def refusal(self, client: ClientInfo, action: Action, topic: str) -> Refusal | None:
+        """What refuses this until `epoch` moves; None if it must be decided each time."""
+        return self.authorization.refusal(client, action, topic)
 
     @property
     def denied(self) -> int:

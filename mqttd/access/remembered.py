@@ -1,4 +1,4 @@
-"""What of the chain's answers may be remembered: for a class of clients, below a beginning.
+"""What of the chain's answers may be remembered: for a class of clients, below a beginning, a no.
 
 ::
 
@@ -6,9 +6,10 @@
     class of clients             constant   all of them may publish anything
     client                       realms     it may publish whatever begins so: "dev/%c/"
     client                       listening  it may subscribe to whatever begins so
+    client, action, topic        refusal    the rule that says no, for when it is met again
 
 All of it holds until rules or modules change, and where nobody is asked before the rules file.
-Such a decision is counted once, whoever it serves.
+Such a decision is counted once, whoever it serves; a refusal each time it is met.
 
 Promise: the answers are those of `Authorization.decide` for each client that they are for.
 """
@@ -21,7 +22,8 @@ from mqttd.access.acl.classes import ASK, NO_RULE
 from mqttd.access.acl.rules import AclRules
 from mqttd.access.acl.shadow import Shadow
 from mqttd.access.acl_entry import Entry
-from mqttd.types import ClientInfo, Decision, Verdict
+from mqttd.session.ground.refusal import Refusal
+from mqttd.types import Action, ClientInfo, Decision, Verdict
 
 __all__ = ["Remembered"]
 
@@ -95,6 +97,33 @@ class Remembered:
                 found.append(beginning)
         return found
 
+    # -- a refusal
+
+    def refusal(self, client: ClientInfo, action: Action, topic: str) -> Refusal | None:
+        """What refuses this, for when it is asked again; None if it must be decided each time.
+
+        A plugin's module is asked each time: what it counts and tells is its own business.
+        """
+        if self.shadow is not None or client.superuser or client.acl is not None:
+            return None
+        passed: list[Entry] = []
+        for entry in self._modules:
+            if entry.idle():
+                continue
+            if entry.file is None:
+                if entry.roles is None or entry.roles.rules_of(client.username) is not None:
+                    return None
+            else:
+                rules = entry.file.rules
+                number = rules.first(client, action, topic)
+                if number >= 0:
+                    denies = not rules.rules[number].allow
+                    return _Refused(self, passed, entry, rules, number) if denies else None
+            passed.append(entry)
+        if self.nomatch.verdict is _ALLOW:
+            return None
+        return _Refused(self, passed, None, _NO_RULES, -1)
+
     # -- who is asked
 
     def _rules_for(self, client: ClientInfo) -> AclRules | None:
@@ -152,3 +181,35 @@ class Remembered:
                 entry.ignore += 1
             else:
                 entry.ok += 1
+
+
+class _Refused(Refusal):
+    """A refusal by a rule of the file, or where nobody had anything to say."""
+
+    __slots__ = ("_asked", "_entry", "_number", "_passed", "_rules")
+
+    def __init__(
+        self,
+        asked: Remembered,
+        passed: list[Entry],
+        entry: Entry | None,
+        rules: AclRules,
+        number: int,
+    ) -> None:
+        self._asked = asked
+        self._passed = passed
+        self._entry = entry
+        self._rules = rules
+        self._number = number
+
+    def again(self) -> None:
+        """See `Refusal.again`: as `Authorization.authorize` counts it."""
+        self._asked.denied += 1
+        for entry in self._passed:
+            entry.hit += 1
+            entry.ignore += 1
+        denying = self._entry
+        if denying is not None:
+            denying.hit += 1
+            denying.deny += 1
+            self._rules.hits[self._number] += 1

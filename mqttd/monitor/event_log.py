@@ -120,6 +120,11 @@ class EventLog:
         self._counts[event] = count + 1  # until `tick` begins another second
         return False
 
+    def passed_over(self, event: str, count: int) -> None:
+        """So many more events of a kind were not even offered, as `admits` has said."""
+        if self._on.get(event):
+            self._counts[event] = self._counts.get(event, 0) + count
+
     def error(self, event: str, fields: dict[str, object]) -> None:
         """As a call, at level `error` whatever its kind."""
         self(event, fields, "error")

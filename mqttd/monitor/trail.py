@@ -270,6 +270,10 @@ class Trail:
         self._left[reason] = left - 1
         return True
 
+    def passed_over(self, reason: str, count: int) -> None:
+        """So many more were lost for a reason for which there was no `room`."""
+        self._more[reason] = self._more.get(reason, 0) + count
+
     def lost(self, message: Message, reason: str, client_id: str, detail: str) -> None:
         """See `Trail.lost`."""
         if reason == "hook" and message.id == self._held[0]:

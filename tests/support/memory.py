@@ -27,6 +27,7 @@ from mqttd.codec.packets import Connack, Connect, Packet, Publish, Will
 from mqttd.codec.parser import Parser
 from mqttd.codec.properties import Properties
 from mqttd.plugins.calls.hooks import Hooks
+from mqttd.session.ground.refusal import Refusal
 from mqttd.session.ground.settings import Settings
 from mqttd.session.session import Session
 from mqttd.testing.wire import Peer, Wire
@@ -70,6 +71,9 @@ class AllowAll:
 
     def listening(self, client: ClientInfo) -> list[str]:
         return []
+
+    def refusal(self, client: ClientInfo, action: Action, topic: str) -> Refusal | None:
+        return None
 
     def authorize(self, client: ClientInfo, action: Action, topic: str) -> bool:
         return topic not in self.denied

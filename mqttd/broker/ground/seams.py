@@ -31,6 +31,7 @@ from mqttd.types import (
 if TYPE_CHECKING:
     from mqttd.codec.packets import Connect
     from mqttd.session.channel.channel import Channel
+    from mqttd.session.ground.refusal import Refusal
 
 __all__ = [
     "Access",
@@ -107,6 +108,9 @@ class Access(Protocol):
 
     def listening(self, client: ClientInfo, /) -> list[str]:
         """The same of filters that it may subscribe to; "": all that do not begin with `$`."""
+
+    def refusal(self, client: ClientInfo, action: Action, topic: str, /) -> Refusal | None:
+        """What refuses this until something changes; None: ask each time."""
 
 
 class ManagedAccess(Access, Protocol):

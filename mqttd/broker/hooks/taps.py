@@ -81,6 +81,7 @@ class Taps(Reports):
         self.tap_acked = self.hooked_acked or bool(kept.acking)
         self.hooked_missed = "delivery.dropped" in self.points
         self.tap_missed = self.hooked_missed or bool(kept.missing)
+        self.tap_denied = True
         self.tap_dropped = self.tap_missed or "message.dropped" in self.points or bool(kept.unheard)
         self.fast = self.settings.fast_path and not self.settings.upgrade_qos
         gears = self.router.gears

@@ -20,6 +20,7 @@ from mqttd.broker.rights.flapping import Flapping
 from mqttd.codec.topic import overlap
 from mqttd.session.channel.listener import Listener
 from mqttd.session.ground.message import Delivery
+from mqttd.session.ground.refusal import Refusal
 from mqttd.session.publish.publisher import Publisher
 from mqttd.types import Action, ClientInfo, Verdict
 
@@ -124,12 +125,32 @@ class Rights(Taps):
                 found.append(realm.encode())
         return found
 
+    def refuses(self, channel: Publisher, topic: str, qos: int, retain: bool) -> Refusal | None:
+        """See `Judge.refuses`."""
+        session = channel.session
+        if session is None or "client.authorize" in self.points:
+            return None
+        action = (RETAINING if retain else PUBLISHING)[qos]
+        return self.access.refusal(self.client_of(session), action, topic)
+
     def listening(self, client: ClientInfo) -> list[str]:
         """Beginnings of filters that a client may subscribe to; "": all but those with `$`.
 
         Some may be missing: of what begins with none of them `authorize` is asked.
         """
         return [] if "client.authorize" in self.points else self.access.listening(client)
+
+    def nobody_hears(self) -> None:
+        """The log has no room for another line about a refusal, for now: has anybody else?
+
+        `tap_denied` says so until it is set again, a few times a second.
+        """
+        trail = self.trail
+        self.tap_denied = (
+            "client.denied" in self.points
+            or self.tap_dropped
+            or (trail is not None and trail.left("denied") > 0)
+        )
 
     # -- publishers of retained messages -------------------------------------------------------
 

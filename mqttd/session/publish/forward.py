@@ -24,7 +24,7 @@ from mqttd.session.ground.connection import OPEN
 from mqttd.session.ground.message import Delivery, Message
 from mqttd.session.ground.runs import Run
 from mqttd.session.ground.wheel import milliseconds
-from mqttd.session.publish.general import answer_to
+from mqttd.session.publish.general import DENIED, answer_to
 from mqttd.session.publish.inbound import lift, recast
 from mqttd.session.publish.lending import Lending
 from mqttd.session.routes.receiver import Receiver
@@ -97,7 +97,8 @@ class Forwarding(Lending):
             if not route.key:
                 route = self.current(data[p + 2 : topic_end])  # a stem's, and rights have changed
             if not self.may(route, first):
-                self.deny_bytes(route, first, data[p:end])
+                if router.tap_denied or not self._refused(route, data, pos, topic_end):
+                    self.deny_bytes(route, first, data[p:end])
                 return end
             if route.seq != topics.changes.seq:
                 topics.catch_up(route)  # whoever was asked has changed subscriptions
@@ -153,6 +154,33 @@ class Forwarding(Lending):
             router.note(self, data[p + 2 : topic_end], data, pos, at, body, end, size, run)
         self._qos0(route, data, pos, p, topic_end, at, body, stop, size, expiry)
         return stop
+
+    def _refused(self, route: Route, data: bytes, pos: int, topic_end: int) -> bool:
+        """Refuse what may not be published where nobody hears of it; False: `deny_bytes` does."""
+        router = self.router
+        first = data[pos]
+        qos = first >> 1 & 3
+        packet_id = data[topic_end] << 8 | data[topic_end + 1] if qos else 1
+        if first & 1 or not packet_id or router.settings.deny_disconnect or not route.key:
+            return False
+        metrics = router.metrics
+        router.topics.work += DENIED
+        router.unkept += 1
+        metrics.publishes_denied += 1
+        metrics.dropped_denied += 1
+        if not qos:
+            metrics.messages_received_qos0 += 1
+            return True
+        router.packet_type = _PUBLISH
+        if qos == 1:
+            metrics.messages_received_qos1 += 1
+        else:
+            metrics.messages_received_qos2 += 1
+            if not self.v5:
+                self.record(packet_id)
+        answer = self.answer(answer_to(first), packet_id, reasons.NOT_AUTHORIZED)
+        self.settle(answer, route.gear, route.topic)
+        return True
 
     def _qos0(
         self,

@@ -33,11 +33,12 @@ from mqttd.session.publish.publisher import Judge, Publisher
 from mqttd.session.routes.route import HELD, NOTED, STUCK, Beyond, Route
 from mqttd.session.routes.topics import Topics
 
-__all__ = ["PUBACK", "PUBREC", "General", "Later", "Router", "answer_to"]
+__all__ = ["DENIED", "PUBACK", "PUBREC", "General", "Later", "Router", "answer_to"]
 
 _PUBLISH: Final = 3
-#: Units of work of a message that goes the general way, beside its receivers.
+#: Units of work of a message that goes the general way, beside its receivers; of one refused.
 _GENERAL: Final = 5
+DENIED: Final = 5
 #: Bytes to parse that are a unit of work, as a power of two: User Properties may have five each.
 _PARSED: Final = 4
 #: So few are none.
@@ -328,7 +329,7 @@ class General(Publisher):
 
     def _deny(self, packet: Publish, route: Route) -> None:
         router = self.router
-        router.topics.work += _GENERAL
+        router.topics.work += DENIED
         router.metrics.dropped_denied += 1
         code = reasons.NOT_AUTHORIZED
         if isinstance(route, Beyond):

@@ -4,14 +4,14 @@
                  | no
                  +-- it begins as what this client may publish   a comparison, nothing remembered
                  +-- the class may publish anywhere, or here?    remembered with the route
-                 +-- this client may?                            remembered here, bounded
+                 +-- this client may, or may not?                remembered here, bounded
 
 Right and route are separate questions. Clients that no rule tells apart are a class and share the
 answers, which lie with the route; a client that rules name, or a topic under rules with `%c` or
 `%u`, is asked about by itself. A client that is asked about more than a few times is given its
 *realms* (`dev/7/`), beginnings below all of which it may publish. A change of rules, users or bans
-moves the broker's `epoch`, and all answers are asked for again. A refusal is never kept:
-each is counted and told with its rule.
+moves the broker's `epoch`, and all answers are asked for again. A refusal is told with its rule,
+and decided anew for that, as long as somebody hears of it; beyond that it is counted.
 
 Promise: a first decision costs a search of the rules per class and topic, not per connection. What
 is kept per connection is bounded in bytes, in two generations, so that more topics than fit cost
@@ -26,6 +26,7 @@ from mqttd.codec.frame import ONE_BYTE
 from mqttd.codec.reasons import MalformedPacket
 from mqttd.codec.topic import validate_topic_name
 from mqttd.session.ground.connection import Connection, Edge
+from mqttd.session.ground.refusal import Refusal
 from mqttd.session.ground.settings import Settings
 from mqttd.session.routes.route import Beyond, Route
 from mqttd.session.routes.stems import Stems
@@ -37,6 +38,8 @@ __all__ = ["Judge", "Publisher", "TRIES", "Warm"]
 
 #: Bytes of names in one generation of a connection's own answers.
 _OWN_BYTES: Final = 65536
+#: Bytes of a refusal that is kept, beside the name.
+_REFUSAL: Final = 240
 #: Blocks of properties in a row that were not as the last, after which none is kept.
 TRIES: Final = 8
 #: Decisions about a connection after which its realms are asked for.
@@ -63,6 +66,11 @@ class Judge(Keeper):
         self.asked: list[Publisher] = []
         #: Client ids whose messages are followed, and how many of them yet; below 0: all.
         self.watched: dict[str, int] = {}
+        #: Somebody hears of the next message that may not be published: log, trail or hook.
+        self.tap_denied: bool = True
+        #: Refusals that the log, and messages that the trail has not heard of meanwhile.
+        self.untold: int = 0
+        self.unkept: int = 0
 
     def class_of(self, channel: Publisher) -> int:
         """The class of the connection's client, as far as rules tell clients apart; -1: its own."""
@@ -84,6 +92,10 @@ class Judge(Keeper):
         """Beginnings of topics, with their last `/`, below all of which this client may publish."""
         raise NotImplementedError
 
+    def refuses(self, channel: Publisher, topic: str, qos: int, retain: bool) -> Refusal | None:
+        """What this client may not publish there by, while `epoch` stays; None: ask each time."""
+        raise NotImplementedError
+
 
 class Warm:
     """What a connection keeps for the sake of speed, while its client is busy."""
@@ -99,6 +111,8 @@ class Warm:
         "own",
         "own_bytes",
         "realms",
+        "refused",
+        "refused_bytes",
         "rest",
         "tries",
     )
@@ -114,6 +128,9 @@ class Warm:
         self.own: dict[bytes, bool] | None = None
         self.old: dict[bytes, bool] | None = None
         self.own_bytes: int = 0
+        #: Keys (with flags) that this client may not publish to.
+        self.refused: dict[bytes, Refusal] | None = None
+        self.refused_bytes: int = 0
         #: See `Judge.realms`; and how many decisions there were about this client.
         self.realms: list[bytes] | None = None
         self.decisions: int = 0
@@ -181,6 +198,8 @@ class Publisher(Connection):
             warm.own = None
             warm.old = None
             warm.own_bytes = 0
+            warm.refused = None
+            warm.refused_bytes = 0
             warm.realms = None
             warm.decisions = 0
 
@@ -276,18 +295,27 @@ class Publisher(Connection):
             route.classes = None
         flags = first & 7 if judge.by_flags else 0
         warm = self.warm
+        refused = None if warm is None else warm.refused
         right = self.right | flags if self.right >= 0 else -1
         if right >= 0:
             if route.right == right or self._in_realm(route.key):
                 return True
-            if self._may_class(route, right, first):
+            if refused is None and self._may_class(route, right, first):
                 return True
         # The flags always stand first: else a topic could pass for another one with flags.
         key = ONE_BYTE[flags] + route.key
+        if refused is not None:
+            refusal = refused.get(key)
+            if refusal is not None and not judge.tap_denied:
+                refusal.again()
+                judge.untold += 1
+                return False
+            if right >= 0 and self._may_class(route, right, first):
+                return True
         if warm is not None and warm.own is not None and key in warm.own:
             return True
         if warm is None or warm.old is None or key not in warm.old:
-            if not self._decide(route, first):
+            if not self._decide(route, key, first):
                 return False
             # Among many topics one that came once is not remembered: nor is that it was allowed.
             if route.place < 0 or not judge.settings.cache_grants:
@@ -304,8 +332,8 @@ class Publisher(Connection):
                     return True
         return False
 
-    def _decide(self, route: Route, first: int) -> bool:
-        """Have the broker decide about this client."""
+    def _decide(self, route: Route, key: bytes, first: int) -> bool:
+        """Have the broker decide about this client; what it refuses once more is kept."""
         judge = self.judge
         judge.metrics.rights_decided += 1
         qos = first >> 1 & 3
@@ -313,7 +341,12 @@ class Publisher(Connection):
         may = judge.may_publish(self, route.topic, qos, retain)
         if not judge.settings.cache_grants or (judge.watched and self.is_watched()):
             return may
-        if may and self.right >= 0:
+        if not may:
+            if route.place >= 0:
+                refusal = judge.refuses(self, route.topic, qos, retain)
+                if refusal is not None:
+                    self._keep_refusal(key, refusal)
+        elif self.right >= 0:
             self._decided()
         return may
 
@@ -370,6 +403,16 @@ class Publisher(Connection):
             classes.clear()  # what a route weighs stays what it is counted with
         classes[right] = may
         return may
+
+    def _keep_refusal(self, key: bytes, refusal: Refusal) -> None:
+        warm = self.warm_up()
+        refused = warm.refused
+        if refused is None or warm.refused_bytes > _OWN_BYTES:
+            refused = {}
+            warm.refused = refused
+            warm.refused_bytes = 0
+        refused[key] = refusal
+        warm.refused_bytes += _REFUSAL + len(key)
 
     def _remember(self, key: bytes) -> None:
         warm = self.warm_up()

@@ -8,7 +8,7 @@ from mqttd.access.acl.rules import AclRules
 from mqttd.access.acl_module import AclFile
 from mqttd.access.authorization import Authorization
 from mqttd.config.schema import Acl, AclShadow
-from mqttd.types import Action, Verdict
+from mqttd.types import Action, ClientInfo, Verdict
 from tests.unit.access import reference
 from tests.unit.access.test_acl_classes import FLAGS, Says, chain
 from tests.unit.access.test_acl_model import Dice
@@ -153,3 +153,49 @@ def test_who_is_asked_before_the_rules_leaves_no_realms(tmp_path) -> None:  # ty
     module.rules = AclRules.from_text(EVERY)
     beside.register("acl", module)
     assert beside.realms(client()) == []
+
+
+# -- refusals
+
+
+def counted(made: Authorization) -> tuple[object, ...]:
+    return made.denied, made.rules().hits, made.describe()
+
+
+def test_a_refusal_is_counted_each_time_as_when_it_was_decided() -> None:
+    for text in (EVERY, EVERY + '{deny, all, publish, ["x"]}.\n', ""):
+        decided, met = chain(text), chain(text)
+        action = Action("publish", 1)
+        for made in (decided, met):
+            assert not made.authorize(client(), action, "x")
+        refusal = met.refusal(client(), action, "x")
+        assert refusal is not None
+        for _ in range(3):
+            assert not decided.authorize(client(), action, "x")
+            refusal.again()
+        assert counted(met) == counted(decided)
+
+
+def test_what_is_no_refusal_by_rules_is_decided_each_time() -> None:
+    action = Action("publish", 1)
+    assert chain(EVERY).refusal(client(), action, "dev/c1/a") is None
+    assert chain("", "allow").refusal(client(), action, "x") is None
+    assert chain(EVERY, after=Verdict.DENY).refusal(client(), action, "x") is None
+    who = client()
+    who.acl = AclRules.from_text("{deny, all}.")
+    assert chain(EVERY).refusal(who, action, "x") is None
+
+
+def test_random_refusals_are_those_of_decide() -> None:
+    found = 0
+    for seed in range(40):
+        dice = Dice(seed)
+        made = chain(dice.rules())
+        for _ in range(20):
+            who: ClientInfo = dice.client()
+            action, topic = dice.request()
+            refusal = made.refusal(who, action, topic)
+            denied = made.decide(who, action, topic).verdict is Verdict.DENY
+            assert (refusal is not None) is denied
+            found += denied
+    assert found > 100
