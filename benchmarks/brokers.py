@@ -160,6 +160,8 @@ class Probe:
             files["acl.conf"] = (
                 f'{{allow, all, publish, ["{OWN}/#"]}}.\n{{allow, all, subscribe, ["#"]}}.\n'
             )
+        if wanted.workers > 1:
+            conf = conf.replace("[node]\n", f"[node]\nworkers = {wanted.workers}\n")
         if not wanted.gather:
             conf = conf.replace("[output]\n", "[output]\ngather = 0\n")
         if wanted.store:

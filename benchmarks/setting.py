@@ -9,6 +9,7 @@
     gather   of mqttd: False has the engine never rest (`output.gather`)
     store    sessions and what waits for them are kept on disk: "os" or "fsync" is what mqttd's
              acknowledgements promise of it; mosquitto saves when it stops and every 30 minutes
+    workers  of mqttd: so many processes serve the clients, all on the broker's core
 
 `Setting.arguments` is what mqttload has to know of it.
 """
@@ -55,6 +56,7 @@ class Setting:
     plugin: Plugin = ""
     gather: bool = True
     store: Store = ""
+    workers: int = 1
 
     def arguments(self) -> list[str]:
         """mqttload's arguments for it."""
@@ -63,7 +65,8 @@ class Setting:
 
     def of_others(self) -> Setting:
         """What of it a broker that is not mqttd can be asked."""
-        return replace(self, plugin="noop" if self.plugin == "noop" else "", gather=True)
+        plugin: Plugin = "noop" if self.plugin == "noop" else ""
+        return replace(self, plugin=plugin, gather=True, workers=1)
 
     def __str__(self) -> str:
         named: list[str] = [self.door if self.door != "tcp" else "", self.plugin]
@@ -71,6 +74,7 @@ class Setting:
         named += ["a rule with %c" if self.own else ""]
         named += ["" if self.gather else "without rests"]
         named += [f"stored ({self.store})" if self.store else ""]
+        named += [f"{self.workers} workers"] if self.workers > 1 else []
         return ", ".join(filter(None, named)) or "plain"
 
 

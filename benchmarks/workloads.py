@@ -45,6 +45,7 @@ Group = Literal[
     "One message at a time",
     "The same topics again and again, in bursts",
     "Connections and latency",
+    "Clients that come and go",
     "Kept for sessions that are away",
 ]
 VARIES: Final[Group] = "Traffic that varies"
@@ -52,6 +53,7 @@ SEEN: Final[Group] = "Hooks, the event log, acknowledgements that wait"
 SINGLE: Final[Group] = "One message at a time"
 BURSTS: Final[Group] = "The same topics again and again, in bursts"
 REST: Final[Group] = "Connections and latency"
+VISITS: Final[Group] = "Clients that come and go"
 STORED: Final[Group] = "Kept for sessions that are away"
 #: The group that leads every table.
 FIRST: Final = VARIES
@@ -104,6 +106,10 @@ PAIRS = ("--pubs", "50")
 FANIN = ("--pubs", "100", "--subs", "1")
 FANOUT = ("--pubs", "1", "--subs", "1000")
 ONE = ("--window", "1", "--inflight", "1")
+#: Connections one after the other, a hundred at a time.
+VISIT = ("--conns", "20000", "--concurrency", "100")
+#: The same of a thousand clients, who come again.
+AGAIN = (*VISIT, "--clients", "1000")
 #: Ten publishers with 20 unacknowledged messages each, a hundred persistent sessions.
 AWAY = ("--pubs", "10", "--subs", "100", "--inflight", "20")
 IDLE = ("--conns", "19000")
@@ -213,6 +219,8 @@ def _single() -> tuple[Workload, ...]:
              group=s, mosquitto=1.2, flashmq=1, setting=tls),
         _row("ws1-q0", "WebSocket, a write per message, QoS 0", "p2p", "--qos 0 --batch 1", PAIRS,
              group=s, mosquitto=1.2, flashmq=1, setting=ws),
+        _row("slow200-q0", "200/s over 50 pairs, QoS 0", "latency",
+             "--qos 0 --pubs 50 --rate 200", group=s),
         _row("window1-q0", "window 1, pairs, QoS 0", "p2p", "--qos 0 --window 1", PAIRS,
              group=s, mosquitto=1, pure=PURE),
         _row("window1-q1", "window 1, pairs, QoS 1", "p2p", "--qos 1", (*PAIRS, *ONE),
@@ -288,6 +296,35 @@ def _rest() -> tuple[Workload, ...]:
     )  # fmt: skip
 
 
+def _visits() -> tuple[Workload, ...]:
+    v, kept, two = VISITS, Setting(store="os"), Setting(workers=2)
+    said, willed = "--say --qos 1", "--will --qos 1"
+    return (
+        _row("visit", "connect and leave", "connstorm", "", VISIT, group=v),
+        _row("visit-sub", "connect, subscribe and leave", "connstorm", "--subscribe", VISIT,
+             group=v),
+        _row("visit-say", "connect, publish (QoS 1) and leave", "connstorm", said, VISIT, group=v),
+        _row("visit-will", "connect and break off, a will (QoS 1)", "connstorm", willed, VISIT,
+             group=v),
+        _row("visit-kept", "sessions that come back, subscribe and leave, os", "connstorm",
+             "--persistent --subscribe --sub-qos 1", AGAIN, group=v, setting=kept),
+        _row("visit-kept-v5", "the same, 5.0", "connstorm",
+             "--mqtt5 --persistent --subscribe --sub-qos 1", AGAIN, group=v, setting=kept),
+        _row("visit-retain", "connect, change what is retained (QoS 1) and leave, os",
+             "connstorm", f"{said} --retain", AGAIN, group=v, setting=kept),
+        _row("visit-2", "two workers: connect and leave", "connstorm", "", VISIT, group=v,
+             setting=two),
+        _row("visit-say-2", "two workers: connect, publish (QoS 1) and leave", "connstorm", said,
+             VISIT, group=v, setting=two),
+        _row("visit-will-2", "two workers: connect and break off, a will (QoS 1)", "connstorm",
+             willed, VISIT, group=v, setting=two),
+        _row("retain-os-q1", "50 pairs, RETAIN set, os, QoS 1", "p2p", "--retain --qos 1", PAIRS,
+             group=v, setting=kept),
+        _row("retain-2-q1", "two workers: 50 pairs, RETAIN set, QoS 1", "p2p",
+             "--retain --qos 1", PAIRS, group=v, setting=two),
+    )  # fmt: skip
+
+
 def _stored() -> tuple[Workload, ...]:
     def row(name: str, title: str, store: Store, mosquitto: float | None = None) -> Workload:
         return _row(name, title, "offline", "--qos 1 --count 3000", AWAY, group=STORED,
@@ -300,7 +337,9 @@ def _stored() -> tuple[Workload, ...]:
     )
 
 
-WORKLOADS: Final = (*_varied(), *_seen(), *_single(), *_bursts(), *_rest(), *_stored())
+WORKLOADS: Final = (
+    *_varied(), *_seen(), *_single(), *_bursts(), *_rest(), *_visits(), *_stored(),
+)  # fmt: skip
 
 
 def selected(names: str | None) -> tuple[Workload, ...]:

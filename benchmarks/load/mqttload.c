@@ -71,7 +71,7 @@ static struct {
     int qos, sub_qos;
     long payload, inflight, window, batch, concurrency, keepalive, srcs;
     double rate, duration, warmup, connect_timeout, drain;
-    bool echo; long vlo, vhi, conn_subs, first; const char *share, *prefix; char *sf[16]; int nsf;
+    bool echo, say, will; long vlo, vhi, conn_subs, first, clients; const char *share, *prefix; char *sf[16]; int nsf;
     int fill;
     bool shared_topics, random_topics, mixq, props5, mixsubs, X;
     bool persistent, retain, json, mqtt5, ws, tls, alias, hold, subscribe, keep, strict, quiet;
@@ -192,7 +192,7 @@ typedef struct {
 } pubst;
 
 typedef struct conn {
-    bool v5; uint8_t sqos, echo; uint32_t subid;
+    bool v5, said; uint8_t sqos, echo; uint32_t subid;
     int fd; uint8_t role, state; bool want_out, dropped, expect_session, stall, more;
     uint32_t id; SSL *ssl;
     uint8_t *wb; uint32_t wlen, woff, wcap;
@@ -470,7 +470,8 @@ static void send_connect(conn *c) {
     int cl = snprintf(cid, sizeof cid, "ml%04x%c%u", o.prefix ? 0xabcd : g_runid & 0xffff, rc[c->role], c->id + (uint32_t)o.first);
     bool clean = c->role == R_SUB ? g_clean : c->role == R_CONN ? !o.persistent : true;
     put16(v, 4); memcpy(v + 2, "MQTT", 4); v[6] = c->v5 ? 5 : 4;
-    v[7] = (uint8_t)((clean ? 2 : 0) | (o.user ? 0x80 : 0) | (o.pass ? 0x40 : 0));
+    bool will = o.will && c->role == R_CONN;
+    v[7] = (uint8_t)((clean ? 2 : 0) | (o.user ? 0x80 : 0) | (o.pass ? 0x40 : 0) | (will ? 4 | o.qos << 3 | (o.retain ? 0x20 : 0) : 0));
     put16(v + 8, (unsigned)o.keepalive); n = 10;
     if (c->v5) {
         if (o.persistent && !clean) {
@@ -478,6 +479,12 @@ static void send_connect(conn *c) {
         } else v[n++] = 0;
     }
     put16(v + n, (unsigned)cl); memcpy(v + n + 2, cid, (size_t)cl); n += 2 + (uint32_t)cl;
+    if (will) {
+        uint32_t l;
+        if (c->v5) v[n++] = 0;
+        l = filter_str((char *)v + n + 2, c, 0); put16(v + n, l); n += 2 + l;
+        put16(v + n, (unsigned)cl); memcpy(v + n + 2, cid, (size_t)cl); n += 2 + (uint32_t)cl;
+    }
     for (int i = 0; i < 2; i++) {
         const char *s = i ? o.pass : o.user;
         if (!s) continue;
@@ -512,6 +519,17 @@ static void send_echo(conn *c) {
     uint8_t h[5] = { 0x32 }; unsigned hl = 1 + put_varint(h + 1, n);
     wb_put(c, h, hl); wb_put(c, v, n);
     c->echo = 2;                                             /* PUBACK and the message are awaited */
+}
+/* The one message of a visit; at QoS 1 PUBACK is awaited, at QoS 2 PUBREC and PUBCOMP. */
+static void send_say(conn *c) {
+    uint8_t v[256]; uint32_t n = 2, l = filter_str((char *)v + 2, c, 0);
+    put16(v, l); n += l;
+    if (o.qos) { put16(v + n, 1); n += 2; }
+    if (c->v5) v[n++] = 0;
+    memset(v + n, 'x', 64); n += 64;
+    uint8_t h[5] = { (uint8_t)(0x30 | o.qos << 1 | o.retain) }; unsigned hl = 1 + put_varint(h + 1, n);
+    wb_put(c, h, hl); wb_put(c, v, n);
+    c->said = true;
 }
 static inline void send_ack(conn *c, uint8_t type, unsigned pid) {
     wb_need(c, 4); uint8_t *p = c->wb + c->wlen;
@@ -652,6 +670,7 @@ static void pub_pump(thread *t, conn *c, uint64_t now) {
 /* ---- incoming packets -------------------------------------------------- */
 
 static void ready(thread *t, conn *c, uint64_t now);
+static void set_up(thread *t, conn *c, uint64_t now);
 
 static void stream_note(thread *t, conn *c, stream *s, uint64_t seq, bool dupflag, int qos) {
     (void)c;
@@ -825,17 +844,23 @@ static bool on_packet(thread *t, conn *c, uint8_t h, const uint8_t *p, uint32_t 
         if (o.alias && c->pub && !c->pub->alias_max) { conn_lost(t, c, "--alias: the broker's Topic Alias Maximum is 0"); return false; }
         hist_add(&t->con, now - c->t_open);
         if (c->sub_total && (c->role != R_SUB || g_resubscribe)) { c->sub_pos = 0; send_subscribe(c); }
-        else ready(t, c, now);
+        else set_up(t, c, now);
         return c->fd >= 0;
     case 9: {
         uint32_t off = 2, n;
         if (c->v5) { int k = get_varint(p + 2, len - 2, &n); if (k > 0) off += (uint32_t)k + n; }
         for (; off < len; off++) if (p[off] >= 0x80) t->subfail++;
         c->sub_pos += c->sub_batch;
-        if (c->sub_pos < c->sub_total) send_subscribe(c); else if (o.echo) send_echo(c); else ready(t, c, now);
+        if (c->sub_pos < c->sub_total) send_subscribe(c); else if (o.echo) send_echo(c); else set_up(t, c, now);
         return c->fd >= 0; }
     case 4: case 5: case 7: {
         if (c->echo) { if (h >> 4 != 4) t->proto++; if (!--c->echo) ready(t, c, now); return c->fd >= 0; }
+        if (c->said && c->state != ST_READY && len >= 2) {
+            if (len > 2 && p[2] >= 0x80) t->rejected++;
+            if (h >> 4 == 5) { if (o.qos != 2) t->proto++; send_ack(c, 0x62, get16(p)); }
+            else { if (h >> 4 != (o.qos == 1 ? 4u : 7u)) t->proto++; ready(t, c, now); }
+            return c->fd >= 0;
+        }
         if (len < 2 || !c->pub || !(o.qos || o.mixq)) { t->proto++; return true; }
         unsigned pid = get16(p), ty = h >> 4; pubst *s = c->pub;
         if (!pid || pid > (unsigned)o.inflight || !s->pstate[pid]) { t->proto++; return true; }
@@ -862,8 +887,14 @@ static void ready(thread *t, conn *c, uint64_t now) {
     if (c->stall) epoll_ctl(t->ep, EPOLL_CTL_DEL, c->fd, NULL);      /* never read again */
     if (o.scenario == SC_CONNSTORM && !o.hold) {
         static const uint8_t d[2] = { 0xe0, 0 };
-        wb_put(c, d, 2); conn_flush(t, c); conn_close(t, c, false);
+        if (!o.will) wb_put(c, d, 2);
+        conn_flush(t, c); conn_close(t, c, false);
     }
+}
+/* Connected and subscribed: a visitor says what it came for. */
+static void set_up(thread *t, conn *c, uint64_t now) {
+    if (o.say) send_say(c);
+    if (!o.say || !o.qos) ready(t, c, now);
 }
 
 /* Consume MQTT bytes; returns how many were used, or -1 when closed. */
@@ -1214,6 +1245,9 @@ static void usage(FILE *f) {
     "  --mix-subs                 fanout: 3.1.1 and 5.0 subscribers, QoS 0/1/2, subscription identifiers\n"
     "  --sub-filters A,B          filters of the subscribers in turn; %P prefix, %i own number\n"
     "  --conn-subs N              connstorm, idle: N subscriptions per connection\n"
+    "  --clients N                connstorm: N clients in turn, each comes again; with --persistent to its session\n"
+    "  --say                      connstorm: each publishes one message (--qos, --retain) before it leaves\n"
+    "  --will                     connstorm: each has a will (--qos, --retain) and leaves without DISCONNECT\n"
     "  --echo                     idle: each connection sends itself a QoS 1 message, then rests\n"
     "  --prefix P                 topic prefix and stable client ids, for runs that continue one another\n"
     "  --first N                  number in the client ids of the first of each kind\n"
@@ -1246,7 +1280,7 @@ static long num(const char *name, const char *s, double lo, double hi, double *d
 enum { O_SC = 256, O_HOST, O_PORT, O_PUBS, O_SUBS, O_TOPICS, O_QOS, O_SUBQOS, O_PAYLOAD, O_RATE, O_INFL, O_WIN, O_BATCH,
        O_DUR, O_WARM, O_CLEAN, O_PERS, O_RETAIN, O_PID, O_JSON, O_THREADS, O_MQTT5, O_COUNT, O_FILT, O_FCONN, O_CONNS,
        O_CONC, O_HOLD, O_SUBSC, O_SRCS, O_KEEP, O_STRICT, O_KA, O_CTO, O_DRAIN, O_USER, O_PASS, O_WS, O_WSPATH, O_DROP, O_HELP, O_VER,
-       O_TLS, O_CAFILE, O_CERT, O_KEY, O_ALIAS, O_UPROPS, O_STALL, X_SHT, X_RND, X_SF, X_VARY, X_MIXQ, X_P5, X_SHARE, X_MIXS, X_CS, X_ECHO, X_PFX, X_FIRST, X_FILL };
+       O_TLS, O_CAFILE, O_CERT, O_KEY, O_ALIAS, O_UPROPS, O_STALL, X_SHT, X_RND, X_SF, X_VARY, X_MIXQ, X_P5, X_SHARE, X_MIXS, X_CS, X_ECHO, X_CLIENTS, X_SAY, X_WILL, X_PFX, X_FIRST, X_FILL };
 static const struct option lo[] = {
     {"scenario",1,0,O_SC},{"host",1,0,O_HOST},{"port",1,0,O_PORT},{"pubs",1,0,O_PUBS},{"subs",1,0,O_SUBS},{"topics",1,0,O_TOPICS},
     {"qos",1,0,O_QOS},{"sub-qos",1,0,O_SUBQOS},{"payload",1,0,O_PAYLOAD},{"rate",1,0,O_RATE},{"inflight",1,0,O_INFL},{"window",1,0,O_WIN},
@@ -1257,7 +1291,7 @@ static const struct option lo[] = {
     {"drain",1,0,O_DRAIN},{"user",1,0,O_USER},{"pass",1,0,O_PASS},{"ws",0,0,O_WS},{"ws-path",1,0,O_WSPATH},{"drop-after",1,0,O_DROP},
     {"username",1,0,O_USER},{"password",1,0,O_PASS},{"tls",0,0,O_TLS},{"cafile",1,0,O_CAFILE},{"cert",1,0,O_CERT},{"key",1,0,O_KEY},
     {"alias",0,0,O_ALIAS},{"user-props",1,0,O_UPROPS},{"stall",1,0,O_STALL},
-    {"shared-topics",0,0,X_SHT},{"random-topics",0,0,X_RND},{"sub-filters",1,0,X_SF},{"vary",1,0,X_VARY},{"mix-qos",0,0,X_MIXQ},{"props5",0,0,X_P5},{"share",1,0,X_SHARE},{"mix-subs",0,0,X_MIXS},{"conn-subs",1,0,X_CS},{"echo",0,0,X_ECHO},{"prefix",1,0,X_PFX},{"first",1,0,X_FIRST},{"fill",1,0,X_FILL},
+    {"shared-topics",0,0,X_SHT},{"random-topics",0,0,X_RND},{"sub-filters",1,0,X_SF},{"vary",1,0,X_VARY},{"mix-qos",0,0,X_MIXQ},{"props5",0,0,X_P5},{"share",1,0,X_SHARE},{"mix-subs",0,0,X_MIXS},{"conn-subs",1,0,X_CS},{"echo",0,0,X_ECHO},{"clients",1,0,X_CLIENTS},{"say",0,0,X_SAY},{"will",0,0,X_WILL},{"prefix",1,0,X_PFX},{"first",1,0,X_FIRST},{"fill",1,0,X_FILL},
     {"help",0,0,O_HELP},{"version",0,0,O_VER},{0,0,0,0} };
 
 static void parse(int argc, char **argv) {
@@ -1326,6 +1360,9 @@ static void parse(int argc, char **argv) {
         case X_SHARE: o.share = optarg; break;
         case X_MIXS: o.mixsubs = true; break;
         case X_ECHO: o.echo = o.subscribe = true; break;
+        case X_CLIENTS: o.clients = num(n, optarg, 1, 999999, 0); break;
+        case X_SAY: o.say = true; break;
+        case X_WILL: o.will = true; break;
         case X_CS: o.conn_subs = num(n, optarg, 1, 100000, 0); break;
         case X_PFX: o.prefix = optarg; break;
         case X_FILL: for (o.fill = 0; o.fill < FILL_N && strcmp(fill_name[o.fill], optarg); o.fill++) {}
@@ -1380,6 +1417,10 @@ int main(int argc, char **argv) {
     if (S == SC_IDLE) o.hold = true;
     if (o.echo && S != SC_IDLE) fatal("--echo: only in scenario idle");
     if (o.echo) o.sub_qos = 1;
+    bool visits = S == SC_CONNSTORM && !o.hold;
+    if ((o.clients || o.say || o.will) && !visits) fatal("--clients, --say, --will: only in scenario connstorm without --hold");
+    if (o.say && (o.subscribe || o.conn_subs)) fatal("--say: not with subscriptions, nobody reads what they bring");
+    if (o.clients && o.clients <= o.concurrency) fatal("--clients: more than --concurrency (%ld)", o.concurrency);
     if (!conn_only && (o.pubs < 1 || o.subs < 1)) fatal("--pubs and --subs must be at least 1");
     if ((S == SC_OFFLINE || S == SC_RETAINED) && o.count > 999999) fatal("--count: at most 999999 in this scenario");
     if (S == SC_OFFLINE && o.pubs > o.subs) o.pubs = o.subs;
@@ -1450,7 +1491,7 @@ int main(int argc, char **argv) {
         conn *c = &fconns[i]; c->fd = -1; c->role = R_FILTER; c->id = (uint32_t)i; c->v5 = o.mqtt5;
         c->sub_total = (uint32_t)((o.filters - i + n_fconns - 1) / n_fconns);
     }
-    for (long i = 0; i < n_xconns; i++) { conn *c = &xconns[i]; c->fd = -1; c->role = R_CONN; c->id = (uint32_t)i; c->v5 = o.mqtt5; c->sub_total = o.conn_subs ? (uint32_t)o.conn_subs : o.subscribe ? 1 : 0; }
+    for (long i = 0; i < n_xconns; i++) { conn *c = &xconns[i]; c->fd = -1; c->role = R_CONN; c->id = (uint32_t)(o.clients ? i % o.clients : i); c->expect_session = o.clients && o.persistent && i >= o.clients; c->v5 = o.mqtt5; c->sub_total = o.conn_subs ? (uint32_t)o.conn_subs : o.subscribe ? 1 : 0; }
 
     struct { conn *a; long n; } grp[4] = { { subs, n_subs }, { pubs, n_pubs }, { fconns, n_fconns }, { xconns, n_xconns } };
     for (int k = 0; k < o.threads; k++) {

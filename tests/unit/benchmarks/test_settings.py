@@ -31,6 +31,7 @@ def test_mqttd_reads_what_a_row_asks_of_it(setting: Setting, tmp_path: Path) -> 
     assert bool(config.plugins.load) is bool(setting.plugin)
     assert config.store.kind == ("sqlite" if setting.store else "memory")
     assert config.durability.default == (setting.store or "os")
+    assert config.node.workers == setting.workers
     if setting.plugin and setting.plugin != "spark":
         compile((tmp_path / "plugins/probe.py").read_text(), "probe.py", "exec")
 
@@ -71,7 +72,8 @@ def test_the_rules_let_in_who_mqttload_comes_as() -> None:
 
 
 def test_of_others_nothing_is_asked_that_only_mqttd_has() -> None:
-    assert Setting(door="ws", plugin="held", gather=False).of_others() == Setting(door="ws")
+    ours = Setting(door="ws", plugin="held", gather=False, workers=2)
+    assert ours.of_others() == Setting(door="ws")
 
 
 def test_a_hook_is_measured_beside_a_plugin_of_the_peer() -> None:
