@@ -135,6 +135,8 @@ class Crowd:
         )
         patience = Patience(DEADLINE)
         while not words[word]():
+            if who.sock is None:  # a broker whose loop is late refuses who comes
+                who.connect(self.port)
             for publisher in self.publishers:
                 publisher.publish(self.dice)
             self.turn(words[word])
