@@ -412,3 +412,45 @@ def test_sigterm_ends_all_and_sessions_are_there_again(
         late.close()
     finally:
         broker.stop()
+
+
+@pytest.mark.parametrize("after", [1, 3])
+def test_what_waits_for_a_worker_that_does_not_live_is_there_with_another_number(
+    tmp_path: Path, topic: str, after: int
+) -> None:
+    """Acknowledged while it was away, and all of them are killed before it is back."""
+    expiry = [(mq.SESSION_EXPIRY, 600)]
+    name = id_at(2, 2)
+    broker = start_broker(tmp_path, node={"workers": 2})
+    away = RawClient(broker.port, mq.V5).connect(name, clean=False, props=expiry)
+    away.subscribe(topic, qos=2)
+    away.disconnect()
+    publisher = RawClient(broker.port, mq.V5).connect(id_at(1, 2), clean=False, props=expiry)
+    first, second = (pid_of(broker, worker) for worker in (1, 2))
+    os.kill(second, signal.SIGKILL)
+    for n in range(20):
+        publisher.publish(topic, b"%d" % n, qos=1 + n % 2)
+    os.kill(first, signal.SIGKILL)
+    broker.stop(hard=True)
+    publisher.close()
+    until(lambda: not processes_of(tmp_path), "the end of all workers")
+    broker = start_broker(tmp_path, node={"workers": after})
+    try:
+        back = RawClient(broker.port, mq.V5).connect(name, clean=False, props=expiry)
+        assert back.resumed
+        assert back.payloads(20) == [b"%d" % n for n in range(20)]
+        back.close()
+    finally:
+        broker.stop()
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Those that were started with a configuration below it."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if str(folder).encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:
+            pass  # it has gone
+    return found
