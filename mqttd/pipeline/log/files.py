@@ -27,7 +27,7 @@ import re
 import stat
 import uuid
 import zlib
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any, Final
 
 __all__ = [
@@ -132,16 +132,18 @@ def set_aside_in(folder: str) -> list[str]:
         return []
 
 
-def nodes_in(path: str) -> list[str]:
-    """The nodes that have written to the log at `path`.
+def nodes_in(path: str, known: Container[str] = ()) -> list[str]:
+    """The nodes that have written to the log at `path`; those `known` are not looked into.
 
     Raises OSError for a folder that may not be looked into: it is not an empty one.
     """
     found = []
     for entry in os.scandir(path):
         if entry.name != GROUPS and NAME.match(entry.name) and entry.is_dir():
-            inside = os.listdir(entry.path)
-            if any(name in (STATE_FILE, LOCK) or _SEGMENT.match(name) for name in inside):
+            if entry.name in known or any(
+                name in (STATE_FILE, LOCK) or _SEGMENT.match(name)
+                for name in os.listdir(entry.path)
+            ):
                 found.append(entry.name)
     return sorted(found)
 

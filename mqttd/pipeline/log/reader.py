@@ -16,8 +16,8 @@ Rules that a silent loss has taught:
 * What is harmed does not hide what follows: the index goes on at the next whole block, wherever it
   lies, and `salvage` says of a range which events are there and which are not.
 
-Promise: an index costs one read of 64 bytes per block, once; a refresh one `scandir` and what is
-new. The writer may append, roll, delete and repair meanwhile.
+Promise: an index costs one read of 64 bytes per block, once; a refresh what is new, and where the
+folder has changed one `scandir`. The writer may append, roll, delete and repair meanwhile.
 """
 
 from __future__ import annotations
@@ -44,12 +44,11 @@ from mqttd.pipeline.log.files import (
     first_kept,
     log_id_at,
     nodes_in,
-    segment_inodes,
 )
 from mqttd.pipeline.log.groups import commit_group
 from mqttd.pipeline.log.scan import Harm, walk
 from mqttd.pipeline.log.schema import Event
-from mqttd.pipeline.log.segments import Segment, index
+from mqttd.pipeline.log.segments import Folder
 
 __all__ = [
     "AGAIN",
@@ -179,7 +178,7 @@ class LogReader:
                 f"{path}: no event log here (no {LOG_FILE}); expected the directory the broker's"
                 " spark plugin writes to, such as data/events"
             ) from None
-        self._nodes: dict[str, dict[str, Segment]] = {}
+        self._nodes: dict[str, Folder] = {}
 
     def bounds(self) -> dict[str, Bounds]:
         """Node -> what is there of it now; looks at the directory again.
@@ -190,40 +189,28 @@ class LogReader:
         if log_id_at(self.path) != self.log_id:
             raise DataLoss(f"{self.path}: the log was made anew while it was read")
         found = {}
-        for node in nodes_in(self.path):
+        known = {node for node, folder in self._nodes.items() if folder.segments}
+        for node in nodes_in(self.path, known):
             folder = os.path.join(self.path, node)
             closed = closed_at(folder)  # before it is written again
-            segments = self._refresh(node)
+            segments = self._folder(node).refresh()
             if segments:
                 earliest = first_kept(folder, base_of(segments[0].name))
                 found[node] = Bounds(earliest, max(segments[-1].end, closed))
         return found
 
-    def _refresh(self, node: str) -> list[Segment]:
-        """The segments of a node in order, indexed as far as they are written."""
-        known = self._nodes.get(node, {})
-        names = segment_inodes(os.path.join(self.path, node))
-        present: dict[str, Segment] = {}
-        for i, (name, inode) in enumerate(names):
-            segment = known.get(name)
-            if segment is None or segment.inode != inode:
-                segment = Segment(name, inode)  # new, or put in the place of a damaged one
-            limit = base_of(names[i + 1][0]) if i + 1 < len(names) else None
-            if limit is None or not segment.done:
-                try:
-                    segment = index(self.path, node, segment, limit)
-                except FileNotFoundError:
-                    continue  # deleted since the directory was read
-            present[name] = segment
-        self._nodes[node] = present
-        return list(present.values())
+    def _folder(self, node: str) -> Folder:
+        if node not in self._nodes:
+            self._nodes[node] = Folder(self.path, node)
+        return self._nodes[node]
 
     def blocks(self, node: str, start: int, end: int, whole: bool = True) -> list[Block]:
         """The blocks with an event in [start, end); see `EventLog.blocks`."""
-        if node not in self._nodes:
-            self._refresh(node)
+        folder = self._folder(node)
+        if not folder.segments:
+            folder.refresh()
         found: list[Block] = []
-        for segment in self._nodes[node].values():
+        for segment in folder.segments.values():
             if segment.end <= start:
                 continue
             if base_of(segment.name) >= end:
@@ -240,7 +227,7 @@ class LogReader:
 
     def why(self, node: str, base: int, end: int) -> str:
         """What is known of the reason why [base, end) is not there; may be empty."""
-        segments = list(self._nodes.get(node, {}).values())
+        segments = list(self._folder(node).segments.values())
         for segment in segments:
             for at, harm in segment.harms:
                 if base <= at < end:
@@ -250,6 +237,8 @@ class LogReader:
 
     def read_run(self, run: Run) -> bytes:
         """The bytes of a run; see `EventLog.read_run`."""
+        if (folder := self._nodes.get(run.node)) is not None:
+            folder.changes()  # who finds something else there looks again
         path = os.path.join(self.path, run.node, run.segment)
         try:
             with open(path, "rb", buffering=0) as file:

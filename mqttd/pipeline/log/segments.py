@@ -3,23 +3,32 @@
 complete     headers are believed, one read of 64 bytes a block; if anything is odd, every body is
              looked at as well, and what is whole is taken in the order of offsets
 the newest   every block is verified; behind the last one is what is being written just now
+
+Which there are is looked at when their folder has changed. A stream that has nothing to read asks a
+hundred times a second, and a log of small events that is kept for a year has 20,000 of them.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from bisect import bisect_right
 from collections.abc import Callable
 from typing import Final
 
 from mqttd.pipeline.log.blocks import Block, Corrupt, parse_header, span, verify
-from mqttd.pipeline.log.files import base_of
+from mqttd.pipeline.log.files import base_of, segment_inodes
 from mqttd.pipeline.log.scan import Harm, behind, block_at, next_block, walk
 
-__all__ = ["Segment", "index"]
+__all__ = ["Folder", "Segment", "index"]
 
 #: Bytes of a segment that is being written to, read at a time.
 AHEAD: Final = 256 << 10
+
+#: Nanoseconds after which a change would give a folder another time, whatever notes it; and after
+#: which nobody's word is taken for it that there was none.
+SETTLED: Final = 3_000_000_000
+LOOK_AGAIN: Final = 5_000_000_000
 
 
 class Segment:
@@ -55,6 +64,70 @@ class Segment:
             if at < len(self.blocks) and block.end <= self.blocks[at].base:
                 self.blocks.insert(at, block)
                 self.ends.insert(at, block.end)
+
+
+class Folder:
+    """The segments of a node as they were seen last, in order; `path` is the log's."""
+
+    def __init__(self, path: str, node: str, clock: Callable[[], int] = time.time_ns) -> None:
+        self.path = path
+        self.node = node
+        self.segments: dict[str, Segment] = {}
+        self._clock = clock
+        #: When the folder had changed last, and when it was looked at; None: look again.
+        self._changed: int | None = None
+        self._looked = 0
+
+    def changes(self) -> None:
+        """It may be another one by now."""
+        self._changed = None
+
+    def refresh(self) -> list[Segment]:
+        """The segments, indexed as far as they are written."""
+        now, changed = self._clock(), _changed(os.path.join(self.path, self.node))
+        same = changed == self._changed and self._looked <= now < self._looked + LOOK_AGAIN
+        if not same or not self._follow():
+            whole = self._look()
+            settled = changed is not None and now - changed >= SETTLED
+            self._changed = changed if whole and settled else None
+            self._looked = now
+        return list(self.segments.values())
+
+    def _follow(self) -> bool:
+        """Index the newest segment; False if it is there no more, or there was none."""
+        name = next(reversed(self.segments), None)
+        if name is None:
+            return False
+        try:
+            self.segments[name] = index(self.path, self.node, self.segments[name], None)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _look(self) -> bool:
+        """Look at all that there is; False if some of it was deleted meanwhile."""
+        names = segment_inodes(os.path.join(self.path, self.node))
+        known, present = self.segments, {}
+        for i, (name, inode) in enumerate(names):
+            segment = known.get(name)
+            if segment is None or segment.inode != inode:
+                segment = Segment(name, inode)  # new, or put in the place of a damaged one
+            limit = base_of(names[i + 1][0]) if i + 1 < len(names) else None
+            if limit is None or not segment.done:
+                try:
+                    segment = index(self.path, self.node, segment, limit)
+                except FileNotFoundError:
+                    continue  # deleted since the directory was read
+            present[name] = segment
+        self.segments = present
+        return len(present) == len(names)
+
+
+def _changed(folder: str) -> int | None:
+    try:
+        return os.stat(folder).st_mtime_ns
+    except FileNotFoundError:
+        return None
 
 
 def index(path: str, node: str, segment: Segment, limit: int | None) -> Segment:

@@ -17,7 +17,13 @@ import pytest
 
 from mqttd.pipeline.log.blocks import Corrupt, encode_gap
 from mqttd.pipeline.log.check import check
-from mqttd.pipeline.log.files import LOG_FILE, read_json, segment_name, segments_in
+from mqttd.pipeline.log.files import (
+    LOG_FILE,
+    read_json,
+    segment_inodes,
+    segment_name,
+    segments_in,
+)
 from mqttd.pipeline.log.groups import commit_group
 from mqttd.pipeline.log.reader import (
     Bounds,
@@ -26,11 +32,14 @@ from mqttd.pipeline.log.reader import (
     check_cover,
     events,
     find_time,
+    holes,
     runs_of,
+    salvage,
     split,
 )
 from mqttd.pipeline.log.retention import Retention
 from mqttd.pipeline.log.scan import Harm, walk
+from mqttd.pipeline.log.segments import LOOK_AGAIN, SETTLED, Folder
 from mqttd.pipeline.log.writer import RESERVE, Encoded, Writer
 from tests.unit.pipeline.logs import NODE, START, all_events, block, fill, offsets, written
 
@@ -395,6 +404,76 @@ def test_rolls_between_refreshes_hide_nothing(tmp_path: Path, seed: int) -> None
         assert offsets(found) == list(range(read[i], end))
         read[i] = end
     writer.close()
+
+
+def test_a_folder_that_has_not_changed_is_not_listed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream with nothing to read asks all the time: with 10,000 segments it took 70 ms each."""
+    listed: list[str] = []
+
+    def listing(folder: str) -> list[tuple[str, int]]:
+        listed.append(folder)
+        return segment_inodes(folder)
+
+    monkeypatch.setattr("mqttd.pipeline.log.segments.segment_inodes", listing)
+    now = [0]
+    writer = Writer(str(tmp_path), NODE, segment_bytes=3000)
+    folder = Folder(str(tmp_path), NODE, lambda: now[0])
+
+    def changed(at: int) -> None:
+        """The folder has changed then, and not since."""
+        now[0] = at
+        os.utime(tmp_path / NODE, ns=(at, at))
+
+    def seen() -> int:
+        """How often the folder was listed to know how far the log goes."""
+        before = len(listed)
+        assert folder.refresh()[-1].end == writer.next
+        return len(listed) - before
+
+    fill(writer, 20)
+    changed(SETTLED)
+    assert [seen() for _ in range(3)] == [1, 1, 1]  # what has just changed may so once more
+    now[0] += SETTLED
+    assert [seen() for _ in range(3)] == [1, 0, 0]
+    segments = len(segments_in(str(tmp_path / NODE)))
+    while len(segments_in(str(tmp_path / NODE))) == segments:
+        fill(writer, 1)
+        rolled = len(segments_in(str(tmp_path / NODE))) > segments
+        assert seen() == rolled
+    changed(4 * SETTLED)
+    now[0] += SETTLED
+    assert [seen() for _ in range(2)] == [1, 0]
+    folder.changes()  # a run was not as it was planned
+    assert [seen() for _ in range(2)] == [1, 0]
+    now[0] += LOOK_AGAIN  # a file system that notes no changes
+    assert [seen() for _ in range(2)] == [1, 0]
+    now[0] -= 1 + LOOK_AGAIN  # the clock was set
+    assert seen() == 1
+    writer.close()
+
+
+def test_what_was_read_in_vain_is_looked_for_where_it_is(tmp_path: Path) -> None:
+    """A file system may not note when a folder changes: here its time is set back."""
+    written(tmp_path, 30, segment_bytes=4000)
+    folder = tmp_path / NODE
+    os.utime(folder, ns=(0, 0))
+    reader = LogReader(str(tmp_path))
+    bounds = reader.bounds()[NODE]
+    (run, *_) = runs_of(reader.blocks(NODE, *bounds))
+    names = segments_in(str(folder))
+    data = (folder / names[0]).read_bytes()
+    os.unlink(folder / names[0])
+    (folder / names[0]).write_bytes(data)  # merged: the same events, in another file
+    os.unlink(folder / names[1])
+    os.utime(folder, ns=(0, 0))
+    assert reader.bounds()[NODE] == bounds
+    assert len(list(salvage(reader, run))) == len(list(split(data, run)))
+    with pytest.raises(DataLoss):
+        reader.read_run(runs_of(reader.blocks(NODE, *bounds))[1])
+    reader.bounds()
+    assert list(holes(reader.blocks(NODE, *bounds, whole=False), *bounds))
 
 
 def test_a_block_that_is_half_written_is_not_there_yet(tmp_path: Path) -> None:
