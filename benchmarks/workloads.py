@@ -118,6 +118,10 @@ DRAWN = ("--pubs", "50", "--subs", "2", "--topics", "99999", "--random-topics", 
          "--sub-filters", "#,+/t/#", "--filters", "0")  # fmt: skip
 #: 50 publishers with 1,000 topics each in random order, two subscribers for each publisher.
 MANY = ("--topics", "1000", "--random-topics", "--filters", "0", "--prefix", "bench/t")
+#: Eight levels, the wildcards among them, a number in the topic that does not come again.
+DEEP = ("--levels", "8", "--unique-topics", "--filters", "0")
+#: 300 subscribers of one topic, each with an identifier that no other has.
+NAMED = ("--pubs", "1", "--subs", "300", "--sub-ids", "300")
 #: So few messages of these sizes under way that no queue holds more than 100 MB.
 LARGE = ("--pubs", "10", "--window", "8", "--inflight", "8", "--batch", "8")
 RULES = Setting(rules=1000)
@@ -170,6 +174,18 @@ def _varied() -> tuple[Workload, ...]:
              "--mix-subs --qos 1", FANOUT, group=v, mosquitto=7, flashmq=1),
         _row("mixfan-q2", "fan-out 1,000, identifiers, 3.1.1 and 5.0, QoS 2", "fanout",
              "--mix-subs --qos 2", FANOUT, group=v, mosquitto=7, flashmq=1),
+        _row("subids300-q0", "fan-out 300, an identifier for each, QoS 0", "fanout", "--qos 0",
+             NAMED, group=v, flashmq=1),
+        _row("subids300-q1", "fan-out 300, an identifier for each, QoS 1", "fanout", "--qos 1",
+             NAMED, group=v, flashmq=1),
+        _row("overlap4-q0", "the same, four filters for each that match, QoS 0", "fanout",
+             "--overlap 4 --qos 0", NAMED, group=v),
+        _row("overlap4-q1", "the same, four filters for each that match, QoS 1", "fanout",
+             "--overlap 4 --qos 1", NAMED, group=v),
+        _row("deep8-q0", "topics of eight levels, none twice, QoS 0", "wildcard", "--qos 0", DEEP,
+             group=v, flashmq=1),
+        _row("deep8-q1", "topics of eight levels, none twice, QoS 1", "wildcard", "--qos 1", DEEP,
+             group=v, flashmq=1),
         _row("large256k-q1", "256 KiB, QoS 1", "p2p", "--payload 262144 --qos 1", LARGE, group=v,
              mosquitto=0.85, flashmq=1),
         _row("large1m-q1", "1 MiB, QoS 1", "p2p", "--payload 1048576 --qos 1", LARGE, group=v,

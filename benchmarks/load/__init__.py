@@ -41,6 +41,7 @@ FAULTS = (
     "lost", "duplicates", "duplicates_unflagged", "out_of_order", "misrouted", "corrupt",
     "unacked", "rejected", "sub_failures", "disconnects", "protocol_errors", "retain_flag_wrong",
     "sessions_missing", "connections_failed", "user_props_wrong", "user_props_missing",
+    "identifiers_wrong",
 )  # fmt: skip
 
 #: Faults that only say that messages were still queued when the run ended.

@@ -47,7 +47,7 @@
 typedef struct ssl_st SSL;          /* never made */
 #endif
 
-#define VERSION "1.3"
+#define VERSION "1.4"
 #define HDR_BYTES 24u               /* magic(4) publisher(4) sequence(8) time(8) */
 #define UPROP_BYTES 14u             /* 0x26, "kNN", "PPPPPP" */
 #define RECV_BUF (8192u * 1024u)     /* shared per thread */
@@ -73,7 +73,7 @@ static struct {
     double rate, duration, warmup, connect_timeout, drain;
     bool echo, say, will; long vlo, vhi, conn_subs, first, clients; const char *share, *prefix; char *sf[16]; int nsf;
     int fill;
-    bool shared_topics, random_topics, mixq, props5, mixsubs, X;
+    bool shared_topics, random_topics, unique, mixq, props5, mixsubs, X; long levels, sub_ids, overlap;
     bool persistent, retain, json, mqtt5, ws, tls, alias, hold, subscribe, keep, strict, quiet;
     int npids; int pids[MAX_PIDS];
 } o = { .host = "127.0.0.1", .port = 1883, .scenario = SC_P2P, .threads = 1,
@@ -215,7 +215,7 @@ typedef struct thread {
     _Alignas(64) _Atomic uint64_t sent, acked, recv, rbytes, opened, failed, pubs_idle;
     /* correctness */
     uint64_t dup, dup_unflagged, ooo, gap, misrouted, corrupt, rejected, disc,
-             stalls, retain_wrong, sess_missing, proto, subfail, late_old, props_missing, props_wrong;
+             stalls, retain_wrong, sess_missing, proto, subfail, late_old, props_missing, props_wrong, ids_wrong;
 } thread;
 
 static thread T[MAX_THREADS];
@@ -396,7 +396,7 @@ static void conn_flush(thread *t, conn *c) {
 }
 
 static inline uint32_t mixh(uint64_t a, uint32_t b) { uint64_t x = a * 0x9E3779B97F4A7C15ull + b * 0xBF58476D1CE4E5B9ull; x ^= x >> 29; x *= 0x94D049BB133111EBull; x ^= x >> 32; return (uint32_t)x; }
-static inline uint32_t leaf_of(uint64_t seq, uint32_t who) { return (uint32_t)(o.random_topics ? mixh(seq, who) % (uint64_t)o.topics : seq % (uint64_t)o.topics); }
+static inline uint32_t leaf_of(uint64_t seq, uint32_t who) { if (o.unique) return (uint32_t)(seq % 1000000000u); return (uint32_t)(o.random_topics ? mixh(seq, who) % (uint64_t)o.topics : seq % (uint64_t)o.topics); }
 static inline uint32_t paylen_of(uint64_t seq, uint32_t who) { return o.vhi ? (uint32_t)o.vlo + mixh(seq + 77, who) % (uint32_t)(o.vhi - o.vlo + 1) : (uint32_t)o.payload; }
 
 /* --fill: payloads are cut from a pool, as each one's publisher and number say.  It is larger than
@@ -419,15 +419,31 @@ static void pool_make(uint32_t longest) {
     }
 }
 static inline const uint8_t *pool_at(uint64_t seq, uint32_t who) { return g_pool + mixh(seq + 99, who) % POOL; }
+#define LEAF (o.unique ? 9 : 5)
 static inline int qos_of(uint64_t seq) { return o.mixq ? (int)(seq % 3) : o.qos; }
 /* ---- topics and filters ----------------------------------------------- */
 
 static uint32_t topic_str(char *b, uint32_t id, uint32_t leaf) {
-    if (o.scenario == SC_WILDCARD) return (uint32_t)sprintf(b, "%s/%06u/p%05u/m", g_prefix, id, leaf);
+    if (o.scenario == SC_WILDCARD) {
+        uint32_t n = (uint32_t)sprintf(b, "%s/%06u/p%0*u", g_prefix, id, LEAF, leaf);
+        for (long k = 5; k < o.levels; k++) n += (uint32_t)sprintf(b + n, "/x00");
+        return n + (uint32_t)sprintf(b + n, "/m");
+    }
     return (uint32_t)sprintf(b, "%s/%06u", g_prefix, id);
 }
 static inline void digits(uint8_t *p, int n, uint32_t v) {
     while (n--) { p[n] = (uint8_t)('0' + v % 10); v /= 10; }
+}
+/* What varies of a topic of `wildcard`, from its leaf on: the leaf, and two digits of each further level. */
+static inline void leaf_put(uint8_t *p, uint32_t leaf) {
+    digits(p, LEAF, leaf); p += LEAF + 2;
+    for (long k = 5; k < o.levels; k++, p += 4) { digits(p, 2, leaf % 100); leaf = leaf / 7 + (uint32_t)k; }
+}
+/* Filter k of a subscriber with several: the topic itself, what begins with it, both with another first word. */
+static uint32_t overlap_str(char *b, uint32_t id, uint32_t k) {
+    const char *rest = strchr(g_prefix, '/');
+    uint32_t n = (uint32_t)(k & 2 ? sprintf(b, "+%s/%06u", rest ? rest : "", id) : sprintf(b, "%s/%06u", g_prefix, id));
+    return k & 1 ? n + (uint32_t)sprintf(b + n, "/#") : n;
 }
 /* The k-th filter of a connection.  Preloaded filters share levels with the
  * published topics but match none of them. */
@@ -452,10 +468,15 @@ static uint32_t filter_str(char *b, const conn *c, uint32_t k) {
         default: return (uint32_t)sprintf(b, "%s/+/d%06u/m", g_prefix, f);
         }
     }
+    if (c->role == R_SUB && o.overlap > 1) return overlap_str(b, c->id % g_mod, k);
     switch (o.scenario) {
     case SC_RETAINED: return (uint32_t)sprintf(b, "%s/#", g_prefix);
     case SC_WILDCARD:
-        if (c->id / (uint32_t)n_pubs % 2 == 0) return (uint32_t)sprintf(b, "%s/%06u/+/m", g_prefix, c->id % g_mod);
+        if (c->id / (uint32_t)n_pubs % 2 == 0) {
+            uint32_t n = (uint32_t)sprintf(b, "%s/%06u/+", g_prefix, c->id % g_mod);
+            for (long d = 5; d < o.levels; d++) n += (uint32_t)sprintf(b + n, "/+");
+            return n + (uint32_t)sprintf(b + n, "/m");
+        }
         return (uint32_t)sprintf(b, "%s/%06u/#", g_prefix, c->id % g_mod);
     case SC_CONNSTORM: case SC_IDLE: return (uint32_t)sprintf(b, "%s/%06u", g_prefix, c->id);
     default: return topic_str(b, c->id % g_mod, 0);
@@ -496,11 +517,11 @@ static void send_connect(conn *c) {
     c->state = ST_CONNACK;
 }
 static void send_subscribe(conn *c) {
-    uint32_t left = c->sub_total - c->sub_pos, k = left < 100 ? left : 100;
+    uint32_t left = c->sub_total - c->sub_pos, k = c->subid ? 1 : left < 100 ? left : 100;
     uint8_t *v = xmalloc(8 + k * 128); uint32_t n = 2;
     c->next_pid = c->next_pid % 65535 + 1;
     put16(v, c->next_pid);
-    if (c->v5) { if (c->subid) { uint8_t t5[6]; unsigned z = put_varint(t5, c->subid); v[n++] = (uint8_t)(z + 1); v[n++] = 0x0b; memcpy(v + n, t5, z); n += z; } else v[n++] = 0; }
+    if (c->v5) { if (c->subid) { uint8_t t5[6]; unsigned z = put_varint(t5, c->subid + c->sub_pos); v[n++] = (uint8_t)(z + 1); v[n++] = 0x0b; memcpy(v + n, t5, z); n += z; } else v[n++] = 0; }
     for (uint32_t i = 0; i < k; i++) {
         uint32_t l = filter_str((char *)v + n + 2, c, c->sub_pos + i);
         put16(v + n, l); n += 2 + l; v[n++] = c->role == R_SUB ? c->sqos : (uint8_t)o.sub_qos;
@@ -565,7 +586,7 @@ static void pub_template(pubst *p, uint32_t fill) {
 static void pub_one_x(conn *c, uint64_t ts) {
     pubst *p = c->pub; uint64_t seq = p->sent; uint32_t who = p->id, pl = paylen_of(seq, who), n = 0; int q = qos_of(seq);
     char topic[128]; uint32_t tl;
-    if (o.scenario == SC_WILDCARD) { tl = topic_str(topic, who % g_mod, 0); digits((uint8_t *)topic + g_plen + 9, 5, leaf_of(seq, who)); }
+    if (o.scenario == SC_WILDCARD) { tl = topic_str(topic, who % g_mod, 0); leaf_put((uint8_t *)topic + g_plen + 9, leaf_of(seq, who)); }
     else tl = topic_str(topic, who % g_mod, 0);
     uint32_t props = o.props5 ? 3 * UPROP_BYTES + 5 + 11 : 0;
     uint32_t body = 2 + tl + (q ? 2 : 0) + (o.mqtt5 ? 1 + props : 0) + pl;
@@ -693,16 +714,18 @@ static void stream_note(thread *t, conn *c, stream *s, uint64_t seq, bool dupfla
     else { s->win |= 1ull << back; t->ooo++; t->gap--; }
 }
 
-/* MQTT 5: are all properties well-formed and allowed, and the user properties
- * those that the publisher sent, in its order? */
-static void props_check(thread *t, const uint8_t *p, uint32_t len, uint32_t who, uint64_t seq, bool exp5) {
-    const uint8_t *e = p + len; uint8_t want[UPROP_BYTES]; uint32_t n = 0, v; bool wrong = false;
+/* MQTT 5: are all properties well-formed and allowed, the user properties those
+ * that the publisher sent, in its order, and the Subscription Identifiers the subscriber's?
+ * Where several filters match, a broker sends one copy with all of them, or one with each: false
+ * for those but the first (3.3.4). */
+static bool props_check(thread *t, const conn *c, const uint8_t *p, uint32_t len, uint32_t who, uint64_t seq) {
+    const uint8_t *e = p + len; uint8_t want[UPROP_BYTES]; uint32_t n = 0, v = 0, named = 0, ids = 0; bool wrong = false;
     while (p < e) {
         uint32_t left = (uint32_t)(e - p), l;
         switch (*p) {
         case 0x01: l = 2; break;
         case 0x02: l = 5; break;
-        case 0x0b: { int k = get_varint(p + 1, left - 1, &v); l = k > 0 ? 1 + (uint32_t)k : left + 1; break; }
+        case 0x0b: { int k = get_varint(p + 1, left - 1, &v); l = k > 0 ? 1 + (uint32_t)k : left + 1; ids++; if (v - c->subid < c->sub_total) named |= 1u << (v - c->subid); break; }
         case 0x03: case 0x08: case 0x09: l = left < 3 ? 3 : 3 + get16(p + 1); break;
         case 0x26:
             l = left < 3 ? 3 : 3 + get16(p + 1); l += left < l + 2 ? 2 : 2 + get16(p + l);
@@ -711,12 +734,16 @@ static void props_check(thread *t, const uint8_t *p, uint32_t len, uint32_t who,
             n++; break;
         default: l = left + 1;              /* a Topic Alias too: no subscriber allows one */
         }
-        if (l > left) { t->proto++; return; }
+        if (l > left) { t->proto++; return true; }
         p += l;
     }
-    long want_n = o.props5 ? 3 : o.user_props; (void)exp5;
+    long want_n = o.props5 ? 3 : o.user_props;
+    uint32_t all = (1u << c->sub_total) - 1;
+    bool copy = ids == 1 && named && c->subid;
+    if (c->subid ? !copy && (ids != c->sub_total || named != all) : ids) t->ids_wrong++;
     if (!n && want_n) t->props_missing++;
     else if (wrong || n != (uint32_t)want_n) t->props_wrong++;
+    return !copy || named == 1;
 }
 static inline void on_publish(thread *t, conn *c, uint8_t h, const uint8_t *p, uint32_t len, uint64_t now) {
     unsigned qos = h >> 1 & 3, tl; uint32_t off, pid = 0, pr = 0;
@@ -749,10 +776,12 @@ static inline void on_publish(thread *t, conn *c, uint8_t h, const uint8_t *p, u
         bool route = tl == g_tlen && !memcmp(p + 2, g_prefix, g_plen);
         if (route) for (int i = 0; i < 6; i++) tid = tid * 10 + (uint32_t)(d[i] - '0');
         if (route && o.scenario == SC_WILDCARD) {
-            uint8_t leaf[5]; digits(leaf, 5, leaf_of(seq, who));
-            route = !memcmp(d + 8, leaf, 5);
+            uint8_t topic[128]; uint32_t n = tl - g_plen - 9;
+            memcpy(topic, d + 8, n); leaf_put(topic, leaf_of(seq, who));
+            route = !memcmp(d + 8, topic, n);
         }
-        if (pr || o.user_props) props_check(t, p + off - pr, pr, who, seq, true);
+        bool counts = !(pr || o.user_props || c->subid) || props_check(t, c, p + off - pr, pr, who, seq);
+        if (!counts) goto answer;
         if (!route || tid != want || c->role != R_SUB) t->misrouted++;
         else if (o.scenario == SC_RETAINED) {
             if (who >= (uint32_t)o.count) t->misrouted++;
@@ -784,6 +813,7 @@ static inline void on_publish(thread *t, conn *c, uint8_t h, const uint8_t *p, u
         INC(t->rbytes, yl);
         if (GET(g_measure)) hist_add(&t->lat, now > ts ? now - ts : 0);
     }
+answer:
     if (qos == 1) send_ack(c, 0x40, pid);
     else if (qos == 2) send_ack(c, 0x50, pid);
 }
@@ -1239,10 +1269,14 @@ static void usage(FILE *f) {
     "  --fill letters|text|random what payloads hold: the alphabet, JSON, or what does not compress\n"
     "  --random-topics            wildcard: leaf drawn at random from --topics instead of in turn\n"
     "  --shared-topics            all publishers use one set of topics\n"
+    "  --unique-topics            wildcard: no topic comes twice\n"
+    "  --levels N                 wildcard: levels of the topics and of filters with + (5 to 16)\n"
     "  --props5                   MQTT 5: expiry, correlation data and 3 user properties, new on each message\n"
     "  --mix-qos                  QoS 0, 1, 2 in turn in one stream\n"
     "  --share GROUP              subscribers are members of $share/GROUP\n"
     "  --mix-subs                 fanout: 3.1.1 and 5.0 subscribers, QoS 0/1/2, subscription identifiers\n"
+    "  --sub-ids N                MQTT 5: each of N subscribers has a Subscription Identifier of its own\n"
+    "  --overlap N                1 to 4 filters for each subscriber, each of which matches its messages\n"
     "  --sub-filters A,B          filters of the subscribers in turn; %P prefix, %i own number\n"
     "  --conn-subs N              connstorm, idle: N subscriptions per connection\n"
     "  --clients N                connstorm: N clients in turn, each comes again; with --persistent to its session\n"
@@ -1280,7 +1314,7 @@ static long num(const char *name, const char *s, double lo, double hi, double *d
 enum { O_SC = 256, O_HOST, O_PORT, O_PUBS, O_SUBS, O_TOPICS, O_QOS, O_SUBQOS, O_PAYLOAD, O_RATE, O_INFL, O_WIN, O_BATCH,
        O_DUR, O_WARM, O_CLEAN, O_PERS, O_RETAIN, O_PID, O_JSON, O_THREADS, O_MQTT5, O_COUNT, O_FILT, O_FCONN, O_CONNS,
        O_CONC, O_HOLD, O_SUBSC, O_SRCS, O_KEEP, O_STRICT, O_KA, O_CTO, O_DRAIN, O_USER, O_PASS, O_WS, O_WSPATH, O_DROP, O_HELP, O_VER,
-       O_TLS, O_CAFILE, O_CERT, O_KEY, O_ALIAS, O_UPROPS, O_STALL, X_SHT, X_RND, X_SF, X_VARY, X_MIXQ, X_P5, X_SHARE, X_MIXS, X_CS, X_ECHO, X_CLIENTS, X_SAY, X_WILL, X_PFX, X_FIRST, X_FILL };
+       O_TLS, O_CAFILE, O_CERT, O_KEY, O_ALIAS, O_UPROPS, O_STALL, X_SHT, X_RND, X_SF, X_VARY, X_MIXQ, X_P5, X_SHARE, X_MIXS, X_CS, X_ECHO, X_CLIENTS, X_SAY, X_WILL, X_PFX, X_FIRST, X_FILL, X_UNIQ, X_LEVELS, X_IDS, X_OVER };
 static const struct option lo[] = {
     {"scenario",1,0,O_SC},{"host",1,0,O_HOST},{"port",1,0,O_PORT},{"pubs",1,0,O_PUBS},{"subs",1,0,O_SUBS},{"topics",1,0,O_TOPICS},
     {"qos",1,0,O_QOS},{"sub-qos",1,0,O_SUBQOS},{"payload",1,0,O_PAYLOAD},{"rate",1,0,O_RATE},{"inflight",1,0,O_INFL},{"window",1,0,O_WIN},
@@ -1292,6 +1326,7 @@ static const struct option lo[] = {
     {"username",1,0,O_USER},{"password",1,0,O_PASS},{"tls",0,0,O_TLS},{"cafile",1,0,O_CAFILE},{"cert",1,0,O_CERT},{"key",1,0,O_KEY},
     {"alias",0,0,O_ALIAS},{"user-props",1,0,O_UPROPS},{"stall",1,0,O_STALL},
     {"shared-topics",0,0,X_SHT},{"random-topics",0,0,X_RND},{"sub-filters",1,0,X_SF},{"vary",1,0,X_VARY},{"mix-qos",0,0,X_MIXQ},{"props5",0,0,X_P5},{"share",1,0,X_SHARE},{"mix-subs",0,0,X_MIXS},{"conn-subs",1,0,X_CS},{"echo",0,0,X_ECHO},{"clients",1,0,X_CLIENTS},{"say",0,0,X_SAY},{"will",0,0,X_WILL},{"prefix",1,0,X_PFX},{"first",1,0,X_FIRST},{"fill",1,0,X_FILL},
+    {"unique-topics",0,0,X_UNIQ},{"levels",1,0,X_LEVELS},{"sub-ids",1,0,X_IDS},{"overlap",1,0,X_OVER},
     {"help",0,0,O_HELP},{"version",0,0,O_VER},{0,0,0,0} };
 
 static void parse(int argc, char **argv) {
@@ -1359,6 +1394,10 @@ static void parse(int argc, char **argv) {
         case X_P5: o.props5 = o.X = o.mqtt5 = true; break;
         case X_SHARE: o.share = optarg; break;
         case X_MIXS: o.mixsubs = true; break;
+        case X_UNIQ: o.unique = o.X = true; break;
+        case X_LEVELS: o.levels = num(n, optarg, 5, 16, 0); o.X = true; break;
+        case X_IDS: o.sub_ids = num(n, optarg, 1, 1e6, 0); o.mqtt5 = true; break;
+        case X_OVER: o.overlap = num(n, optarg, 1, 4, 0); break;
         case X_ECHO: o.echo = o.subscribe = true; break;
         case X_CLIENTS: o.clients = num(n, optarg, 1, 999999, 0); break;
         case X_SAY: o.say = true; break;
@@ -1427,6 +1466,9 @@ int main(int argc, char **argv) {
     if (o.stall && S != SC_FANOUT) fatal("--stall: only in scenario fanout");
     if (o.stall && o.stall >= o.subs) fatal("--stall: fewer than --subs (%ld)", o.subs);
     if (o.alias && (conn_only || S == SC_RETAINED)) fatal("--alias: scenario %s publishes to no topic twice", sc_name[S]);
+    if ((o.unique || o.levels) && S != SC_WILDCARD) fatal("--unique-topics, --levels: only in scenario wildcard");
+    if (o.alias && o.unique) fatal("--alias: no topic comes twice");
+    if (o.overlap > 1 && (o.share || o.nsf || S == SC_WILDCARD || S == SC_RETAINED)) fatal("--overlap: not with --share, --sub-filters, wildcard, retained");
     if (o.user_props && conn_only) fatal("--user-props: scenario %s publishes nothing", sc_name[S]);
     g_mod = (uint32_t)(S == SC_FANIN ? o.subs : S == SC_FANOUT ? o.topics : S == SC_OFFLINE || S == SC_RETAINED ? 1000000 : o.shared_topics ? 1 : o.pubs ? o.pubs : 1);
     if (o.share && S == SC_FANIN) g_mod = 1;
@@ -1464,7 +1506,7 @@ int main(int argc, char **argv) {
     uint32_t fill = (uint32_t)o.payload;
     if (o.fill) pool_make(o.vhi > o.payload ? (uint32_t)o.vhi : fill);
     for (long i = 0; i < n_subs; i++) {
-        conn *c = &subs[i]; c->fd = -1; c->role = R_SUB; c->id = (uint32_t)i; c->sub_total = 1; c->v5 = o.mixsubs ? i % 10 != 0 : o.mqtt5; c->sqos = o.mixsubs ? (uint8_t)(i / 10 % 3) : (uint8_t)o.sub_qos; c->subid = o.mixsubs && c->v5 ? (uint32_t)i % 7 + 1 : 0; c->stall = i < o.stall;
+        conn *c = &subs[i]; c->fd = -1; c->role = R_SUB; c->id = (uint32_t)i; c->sub_total = o.overlap > 1 ? (uint32_t)o.overlap : 1; c->v5 = o.mixsubs ? i % 10 != 0 : o.mqtt5; c->sqos = o.mixsubs ? (uint8_t)(i / 10 % 3) : (uint8_t)o.sub_qos; c->subid = o.sub_ids && c->v5 ? (uint32_t)(i % o.sub_ids) * c->sub_total + 1 : o.mixsubs && c->v5 ? (uint32_t)i % 7 + 1 : 0; c->stall = i < o.stall;
         c->st = xcalloc((size_t)per, sizeof(stream));
         if (S == SC_OFFLINE || S == SC_RETAINED) c->st->full = xcalloc((size_t)o.count / 64 + 1, 8);
     }
@@ -1592,7 +1634,7 @@ int main(int argc, char **argv) {
         z.dup += t->dup; z.dup_unflagged += t->dup_unflagged; z.ooo += t->ooo; z.gap += t->gap; z.misrouted += t->misrouted; z.corrupt += t->corrupt;
         z.rejected += t->rejected; z.disc += t->disc; z.stalls += t->stalls; z.retain_wrong += t->retain_wrong; z.sess_missing += t->sess_missing;
         z.proto += t->proto; z.subfail += t->subfail; z.late_old += t->late_old;
-        z.props_missing += t->props_missing; z.props_wrong += t->props_wrong;
+        z.props_missing += t->props_missing; z.props_wrong += t->props_wrong; z.ids_wrong += t->ids_wrong;
     }
     uint64_t sent = 0, acked = 0, aliased = 0, recv_all = SUM(recv), uniq = recv_all;
     for (long i = 0; i < n_pubs; i++) { sent += pubs[i].pub->sent; acked += pubs[i].pub->acked; aliased += pubs[i].pub->aliased; }
@@ -1601,7 +1643,7 @@ int main(int argc, char **argv) {
     uint64_t unacked = o.qos && !conn_only && sent > acked ? sent - acked : 0;
     int eff = o.qos < o.sub_qos ? o.qos : o.sub_qos;
     bool ok = !GET(g_nerr) && !z.ooo && !z.misrouted && !z.corrupt && !z.rejected && !z.disc && !z.proto && !z.subfail && !z.retain_wrong &&
-              !z.sess_missing && !z.dup_unflagged && !z.props_wrong && !(z.props_missing && o.strict) && !unacked && !(lost && (eff > 0 || o.strict || S == SC_RETAINED)) && !GET(g_int) &&
+              !z.sess_missing && !z.dup_unflagged && !z.props_wrong && !z.ids_wrong && !(z.props_missing && o.strict) && !unacked && !(lost && (eff > 0 || o.strict || S == SC_RETAINED)) && !GET(g_int) &&
               (conn_only || sent);
     double bcpu = s_b.cpu - s_a.cpu, rin = meas > 0 ? (double)in / meas : 0, rout = 0;
     double secs = S == SC_OFFLINE || S == SC_RETAINED ? t_drain : meas;       /* time of delivery */
@@ -1616,7 +1658,7 @@ int main(int argc, char **argv) {
         if (o.tls) fprintf(f, ",\"tls\":\"%s\"", g_tls);
         if (o.alias) fprintf(f, ",\"aliased\":%" PRIu64, aliased);
         if (o.user_props) fprintf(f, ",\"user_props\":%ld,\"user_props_missing\":%" PRIu64, o.user_props, z.props_missing);
-        if (o.mqtt5) fprintf(f, ",\"user_props_wrong\":%" PRIu64, z.props_wrong);
+        if (o.mqtt5) fprintf(f, ",\"user_props_wrong\":%" PRIu64 ",\"identifiers_wrong\":%" PRIu64, z.props_wrong, z.ids_wrong);
         if (o.stall) fprintf(f, ",\"stalled\":%ld,\"stalled_closed\":%ld", o.stall, stalled_closed);
         fprintf(f, ",\"filters_cpu_s\":%.4f", filters_cpu);
         fprintf(f, ",\"measured_s\":%.3f,\"open_s\":%.3f,\"filters\":%ld,\"filters_s\":%.3f,\"store_s\":%.3f,\"drain_s\":%.3f", meas, t_open,
@@ -1651,9 +1693,9 @@ int main(int argc, char **argv) {
         fprintf(f, "%s %s  in %.0f/s  out %.0f/s  sent %" PRIu64 " received %" PRIu64 " of %" PRIu64 "  lost %" PRIu64 " dup %" PRIu64 " (%" PRIu64
             " unflagged) out-of-order %" PRIu64 " misrouted %" PRIu64 " corrupt %" PRIu64 "\n", sc_name[S], ok ? "ok" : "FAILED", rin, rout, sent, recv_all, expected,
             lost, z.dup, z.dup_unflagged, z.ooo, z.misrouted, z.corrupt);
-        if (o.tls || o.alias || o.user_props || z.props_wrong || o.stall)
-            fprintf(f, "%s%s%s  aliased %" PRIu64 "  user properties missing %" PRIu64 " wrong %" PRIu64 "  stalled %ld (%ld closed)\n", transport,
-                o.tls ? " " : "", g_tls, aliased, z.props_missing, z.props_wrong, o.stall, stalled_closed);
+        if (o.tls || o.alias || o.user_props || z.props_wrong || z.ids_wrong || o.stall)
+            fprintf(f, "%s%s%s  aliased %" PRIu64 "  user properties missing %" PRIu64 " wrong %" PRIu64 "  identifiers wrong %" PRIu64 "  stalled %ld (%ld closed)\n", transport,
+                o.tls ? " " : "", g_tls, aliased, z.props_missing, z.props_wrong, z.ids_wrong, o.stall, stalled_closed);
         const hist *h = conn_only ? &con : &lat;
         fprintf(f, "latency us p50 %.0f p90 %.0f p99 %.0f p99.9 %.0f max %.0f  open %.2fs store %.2fs drain %.2fs  loader %.2f cores\n", hist_q(h, .5) / 1e3,
             hist_q(h, .9) / 1e3, hist_q(h, .99) / 1e3, hist_q(h, .999) / 1e3, (double)h->max / 1e3, t_open, t_store, t_drain, meas > 0 ? lcpu / meas : 0);

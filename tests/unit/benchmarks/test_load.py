@@ -82,6 +82,11 @@ def test_loss_at_qos_0_is_a_deviation_though_mqttload_lets_it_pass() -> None:
     assert run.deviation() == "lost 3"
 
 
+def test_wrong_identifiers_are_a_deviation() -> None:
+    run = read(json.dumps({**raw("p2p"), "identifiers_wrong": 2}), 1)
+    assert run.deviation() == "identifiers_wrong 2"
+
+
 def test_out_of_order_is_more_than_queued() -> None:
     run = read(json.dumps({**raw("dropped"), "out_of_order": 1}), 1)
     assert not run.only_queued
