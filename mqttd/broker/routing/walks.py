@@ -1,7 +1,8 @@
 """Stems made of the filters: the walk of `Trie.match`, a word at a time, for all topics at once.
 
     levels that the words so far lead to --word--> those below it and below `+`
-                 `-- none of them leads on: what was matched by `#` is all there will be
+       |         `-- none of them leads on: what was matched by `#` is all there will be
+       `-- the topic ends: what was matched by `#`, and those of them that end a filter
 
 A literal filter is in no trie: topics whose first word some literal filter has are looked up. Those
 below a mountpoint are where its clients' wildcards do not match every word.
@@ -26,8 +27,9 @@ __all__ = ["Walk", "Walks"]
 
 _MOST: Final = 8192
 _HEADS: Final = 1024
-#: What a stem costs besides its words, in topics that have to be led.
-_PRICE: Final = 32
+#: What a stem costs besides its words, in topics that have to be led: each of them saves 0.2
+#: microseconds, and one to three where it was never seen before.
+_PRICE: Final = 8
 
 
 class Walk(Stem):
@@ -121,6 +123,16 @@ class Walks(Stems):
         else:
             stem.others = made
         return made
+
+    def finish(self, stem: Stem) -> Route:
+        """See `Stems.finish`."""
+        assert isinstance(stem, Walk)
+        ends = [level for level in stem.levels if level.subscribers is not None]
+        route = stem.route
+        if ends or route is None:
+            route = self._lead([*stem.matched, *ends])
+        stem.end = route
+        return route
 
     def _made(self, levels: list[Level], before: list[Level], names: list[str]) -> Stem:
         """The stem that leads to these levels; it has these names besides those of filters."""

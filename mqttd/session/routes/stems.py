@@ -1,17 +1,18 @@
-"""The first words of topics, where they decide: all that go on from there have one route.
+"""The words of topics that decide: all topics that have those have one route.
 
     filters  #   plant/+/t/#   plant/7/x
 
-    (start) --plant--> . --7-----> .           a filter goes on: look the topic up
+    (start) --plant--> . --7-----> . --x------> (#  plant/7/x)    where it ends here
+                       |           `-others-> [#]
                        |     ----> . --t-----> [#  plant/+/t/#]   whatever follows
                        |             `-others-> [#]
             --others-> [#]
 
 With more topics in use than the processor's cache holds, a look-up of the whole topic is mostly
 waiting for memory, and a topic that was never seen has to be walked through the filters. But words
-behind the last one that a filter names change nothing: after `plant/8/t/` all topics lead to the
-same receivers. `Stems` is that walk, done once for the words that filters tell apart (an automaton
-that is made as topics come), and checks the topic on the way.
+that no filter names change nothing: all `plant/8/t/...` lead to the same receivers. `Stems` is that
+walk, done once for the words that filters tell apart (an automaton that is made as topics come),
+and checks the topic on the way. Where no filter goes on it need not look at words any more.
 
 Only for what needs nothing but its bytes, of clients that may publish anywhere, or below their
 realms (`dev/7/`): what does not begin so is looked up. `Topics` is the slow twin
@@ -35,18 +36,20 @@ __all__ = ["LOST", "PENDING", "Stem", "Stems"]
 #: What stems have brought, in topics that they have led: below `_LOSS` they rest for `_REST`
 #: chunks. So it is where subscriptions change all the time, or topics are looked up all the same.
 _GAIN: Final = 4096
-_LOSS: Final = -1024
+_LOSS: Final = -4096
 _REST: Final = 4096
 
 
 class Stem:
-    """Where a topic is that has begun with some words, and goes on."""
+    """Where a topic is that has begun with some words, and goes on, or ends."""
 
-    __slots__ = ("below", "others", "route")
+    __slots__ = ("below", "end", "others", "route")
 
     def __init__(self) -> None:
-        #: Of all topics that begin so, once nothing that follows can change it.
+        #: Of all topics that go on from here, once nothing that follows can change it.
         self.route: Route | None = None
+        #: Of those that end here, once one has; its messages may need more than their bytes.
+        self.end: Route | None = None
         #: By the next word, for those that a filter names; and what any other word leads to.
         self.below: dict[bytes, Stem] = {}
         self.others: Stem | None = None
@@ -80,6 +83,10 @@ class Stems:
 
     def step(self, stem: Stem, word: bytes) -> Stem:
         """The stem behind one more word, which leads on from `stem` for the first time."""
+        raise NotImplementedError
+
+    def finish(self, stem: Stem) -> Route:
+        """The route of all topics that end at `stem`, asked for by the first of them."""
         raise NotImplementedError
 
     def forget(self) -> None:
@@ -139,29 +146,43 @@ class Stems:
                 if b == 0x2F:
                     levels += 1
                     if route is None:
-                        word = data[at:i]
-                        below = stem.below.get(word)
-                        if below is None:
-                            below = stem.others
-                        if below is None or below is PENDING:
-                            below = self.step(stem, word)
-                        if below is LOST:
+                        stem = self._below(stem, data, at, i)
+                        if stem is LOST:
                             return None
-                        stem = below
                         route = stem.route
                         at = i + 1
                 elif b == 0x2B or b == 0x23 or b == 0:
                     return None
             seen |= b
             i += 1
-        if route is None or levels > self.most_levels:
+        if levels > self.most_levels:
             return None
+        if route is None:
+            stem = self._below(stem, data, at, stop)
+            if stem is LOST:
+                return None
+            route = stem.end
+            if route is None:
+                route = self.finish(stem)
+            if route.gear:
+                return None
         if seen >= 0x80 and not is_utf8(data[start:end]):
             return None
         self.worth += 2
         route.right = self.right
         route.epoch = self.epoch
         return route
+
+    def _below(self, stem: Stem, data: bytes, at: i64, end: i64) -> Stem:
+        """The stem behind the next word, from `at` to `end`; many a stem tells none apart."""
+        below = stem.others
+        if stem.below:
+            named = stem.below.get(data[at:end])
+            if named is not None:
+                below = named
+        if below is None or below is PENDING:
+            below = self.step(stem, data[at:end])
+        return below
 
 
 def _begins(data: bytes, start: int, end: int, realms: list[bytes]) -> bool:
