@@ -62,6 +62,7 @@ HOT = [
     "mqttd/session/publish/missing.py",
     "mqttd/session/ground/mount.py",
     "mqttd/session/mqueue.py",
+    "mqttd/session/publish/naming.py",
     "mqttd/session/publish/notes.py",
     "mqttd/session/ground/output.py",
     "mqttd/session/pending.py",

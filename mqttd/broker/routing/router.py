@@ -29,6 +29,7 @@ from mqttd.session.routes.route import (
     HELD,
     MISSED,
     MOUNTED,
+    NAMED,
     NO_LOCAL,
     NOTED,
     RECORDED,
@@ -460,7 +461,7 @@ def _is_session(receiver: Receiver) -> bool:
 
 def _is_plain(route: Route) -> bool:
     """Whether nobody looks at its messages, and they go to sessions of clients of this process."""
-    if route.gear & ~(HELD | MISSED | NOTED | RECORDED | SPREAD | UNHEARD | WIDE):
+    if route.gear & ~(HELD | MISSED | NAMED | NOTED | RECORDED | SPREAD | UNHEARD | WIDE):
         return False
     for receiver in route.sessions:
         if not (receiver.bare and isinstance(receiver, Session)):

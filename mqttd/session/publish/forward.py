@@ -26,7 +26,7 @@ from mqttd.session.ground.runs import Run
 from mqttd.session.ground.wheel import milliseconds
 from mqttd.session.publish.general import DENIED, answer_to
 from mqttd.session.publish.inbound import lift, recast
-from mqttd.session.publish.lending import Lending
+from mqttd.session.publish.naming import Naming
 from mqttd.session.routes.receiver import Receiver
 from mqttd.session.routes.route import (
     FOLLOWED,
@@ -36,6 +36,7 @@ from mqttd.session.routes.route import (
     LIGHT0,
     LIGHT1,
     MISSED,
+    NAMED,
     NOTED,
     QOS_MASK,
     RECORDED,
@@ -55,13 +56,15 @@ _PLAIN1: Final = 0x32
 _ACK1: Final = b"\x40\x02"
 _ACK2: Final = b"\x50\x02"
 
+#: Receivers with Subscription Identifiers, and nothing else that sets their bytes apart.
+_NAMED: Final = SPREAD | NAMED
 #: Gears that a message for one shared group alone may have beside `SPREAD`.
 _BESIDE: Final = HELD | MISSED | NOTED | RECORDED | UNHEARD
 #: With one of these a message is put into shapes.
 _APART: Final = SPREAD | HEARD | MISSED | UNHEARD
 
 
-class Forwarding(Lending):
+class Forwarding(Naming):
     """A connection that forwards what its client publishes."""
 
     __slots__ = ()
@@ -115,6 +118,13 @@ class Forwarding(Lending):
         if gear & ~(HELD | NOTED) or first & 1:
             if not gear & ~(HELD | MISSED | NOTED | RECORDED) and not first & 1:
                 return self.recorded(route, data, pos, p, topic_end, at, body, end, expiry)
+            if (
+                gear & ~(HELD | NOTED) == _NAMED
+                and not first & 1
+                and not (expiry and first & 6)
+                and router.settings.coalesce_runs
+            ):
+                return self.named(route, data, pos, p, topic_end, at, body, end, expiry)
             group = route.lone if gear & ~_BESIDE == SPREAD and not first & 1 else None
             if group is not None:
                 self._lent(route, group, data, pos, p, topic_end, at, body, end, expiry)

@@ -225,6 +225,7 @@ class Inbound:
         options = route.options
         kinds = route.kinds
         blocks = route.blocks
+        names = route.identifiers
         sessions = route.sessions
         source = self.source
         packet_id = self.packet_id()
@@ -240,18 +241,28 @@ class Inbound:
                     count += 1
                     continue
             kind = 0 if kinds is None else kinds[i]
-            number = self._number(packed, receiver.v5) | kind << 4
-            shape = shapes.get(number)
-            if shape is None:
-                shape = self.cut(
-                    number & 3, receiver.v5, number & 8 != 0, blocks[kind] if blocks else b""
-                )
-                if kind and route.identifiers is not None:
-                    shape.identifiers = route.identifiers.get(receiver)
-                shapes[number] = shape
-            self._hand(receiver, shape, packet_id)
+            self.give(receiver, packed, kind, blocks[kind] if blocks else b"", names, shapes)
             count += 1
         return count
+
+    def give(
+        self,
+        receiver: Receiver,
+        packed: int,
+        kind: int,
+        block: bytes,
+        names: dict[Receiver, list[int]] | None,
+        shapes: dict[int, Delivery],
+    ) -> None:
+        """Deliver to one, in the shape that others have had; for the others see `Route`."""
+        number = self._number(packed, receiver.v5) | kind << 4
+        shape = shapes.get(number)
+        if shape is None:
+            shape = self.cut(number & 3, receiver.v5, number & 8 != 0, block)
+            if kind and names is not None:
+                shape.identifiers = names.get(receiver)
+            shapes[number] = shape
+        self._hand(receiver, shape, self.packet_id())
 
     def fan_groups(self, route: Route, shapes: dict[int, Delivery], at: int, end: int) -> int:
         """Deliver to a member of each of these groups of a route."""

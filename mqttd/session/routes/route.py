@@ -5,6 +5,7 @@ with their subscription options, and the *gear* that follows from them:
 
     0          the bytes go as they came, to sessions alone
     SPREAD     shapes differ: identifiers, No Local, Retain As Published, shared groups
+    NAMED      identifiers alone set them apart; beside SPREAD
     NOTED      somebody keeps the bytes: a journal, a log, another node
     HOOKED     message.publish is asked about this topic
     TOLD       hooks hear of its deliveries, so those remember the message they are of
@@ -41,6 +42,7 @@ __all__ = [
     "LIGHT1",
     "MOUNTED",
     "MISSED",
+    "NAMED",
     "NOTED",
     "NO_LOCAL",
     "OPTIONS",
@@ -97,6 +99,7 @@ WIDE: Final = 128
 FOLLOWED: Final = 256
 RECORDED: Final = 512
 MISSED: Final = 1024
+NAMED: Final = 2048
 #: Somebody hears of its deliveries, one way or the other.
 HEARD: Final = TOLD | RECORDED
 
@@ -312,7 +315,12 @@ class Route:
 
     def room(self) -> int:
         """How many bytes of packets may be handed on together."""
-        return _TOGETHER // len(self.sessions) if self.sessions else _TOGETHER
+        if not self.sessions:
+            return _TOGETHER
+        room = _TOGETHER // len(self.sessions)
+        if self.blocks is not None:
+            room = min(room, _SHAPES // len(self.blocks))
+        return room
 
     def cut(self, pos: int, stop: int, size: int) -> int:
         """Where a run of packets of `size` bytes, from `pos` to `stop`, is handed on up to."""
@@ -339,7 +347,9 @@ class Route:
             blocks = [b""]
             numbers = {b"": 0}
             kinds: list[int] = []
+            bare = True
             for session in self.sessions:
+                bare = bare and session.bare
                 named = identifiers.get(session)
                 block = identifier_block(named)
                 number = numbers.get(block, -1)
@@ -355,6 +365,8 @@ class Route:
                 self.own_blocks = {each: identifier_block(owns[each]) for each in owns}
                 self.heft = _heft(owns)
             self.heft += _heft(identifiers)
+            if bare and groups is None and not self._chooses():
+                self.gear |= NAMED
         if self._differs():
             self.gear |= SPREAD
         if len(self.sessions) + (0 if groups is None else 2 * len(groups)) > STEP:
@@ -362,8 +374,9 @@ class Route:
 
     def hear(self) -> None:
         """Its gear is whole: somebody hears of what reaches nobody where that may be."""
-        if self.gear & (UNHEARD | MISSED) and self.sessions and not self._differs():
-            self.gear &= ~(UNHEARD | MISSED)
+        if self.gear & (UNHEARD | MISSED) and self.sessions:
+            if self.gear & NAMED or not self._differs():
+                self.gear &= ~(UNHEARD | MISSED)
 
     def _differs(self) -> bool:
         """Whether its receivers get different shapes of a message, or some may get none."""
@@ -371,6 +384,13 @@ class Route:
             return True
         for options in self.options:
             if options & ~QOS_MASK:
+                return True
+        return False
+
+    def _chooses(self) -> bool:
+        """Whether a receiver gets some messages and not others, by who publishes them."""
+        for options in self.options:
+            if options & (NO_LOCAL | OWN):
                 return True
         return False
 
