@@ -86,6 +86,9 @@ class Journal(Ending):
         """
         return 0
 
+    def back(self, owner: int) -> None:
+        """The client of a session is connected again, and nothing else of it has changed."""
+
     def dated(self, owner: int, created_at: int) -> None:
         """A session that came from elsewhere began then, in seconds since 1970."""
 

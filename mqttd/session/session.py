@@ -325,23 +325,25 @@ class Session(Sending):
                 found += first.line()
         return found
 
+    def owes(self, topic_filter: str) -> bool:
+        """Whether the journal knows of a replay of this filter that is not at its end."""
+        return any(replay.noted for replay in self._replays_of(topic_filter))
+
     def _replays_of(self, topic_filter: str) -> list[Replay]:
         first = None if self.replays is None else self.replays.get(topic_filter)
         return [] if first is None else first.line()
 
     def add_subscription(self, full_filter: str, options: int, identifier: int) -> bool:
-        """See `State.add_subscription`; the journal knows of it."""
+        """See `State.add_subscription`; the journal knows of it, and of the same only once."""
+        if self.has(full_filter, options, identifier):
+            return False
         new = super().add_subscription(full_filter, options, identifier)
-        self.note_subscription(full_filter, options, identifier)
-        return new
-
-    def note_subscription(self, full_filter: str, options: int, identifier: int) -> None:
-        """Have the journal know of a subscription, or that the same has come once more."""
         if self.replays is not None:
             for replay in self._replays_of(full_filter):
                 replay.noted = False  # what the journal knows of it is written anew
         if self.owner:
             self.server.journal.subscribed(self.owner, full_filter, options, identifier)
+        return new
 
     def _note(self, replay: Replay, owed: int) -> None:
         """Have the journal know whether it is at its end."""

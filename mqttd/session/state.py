@@ -197,7 +197,9 @@ class State(Filters):
     def set_expiry(self, seconds: int) -> None:
         """How long the session lives after its connection; 0: it ends with it."""
         mqueue = self.mqueue
-        if seconds or (self.owner and mqueue is not None and mqueue.held < mqueue.size):
+        if seconds and self.owner and seconds == self.expiry_interval:
+            self.server.journal.back(self.owner)
+        elif seconds or (self.owner and mqueue is not None and mqueue.held < mqueue.size):
             # What waits in the journal alone is still to be sent.
             self.owner = self.server.journal.opened(
                 self.owner, self.client_id, self.username, seconds

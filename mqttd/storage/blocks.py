@@ -14,6 +14,14 @@ from array import array
 from typing import TYPE_CHECKING, Final
 
 from mqttd.codec.native import mypyc_attr
+from mqttd.storage.database import (
+    END_SESSION,
+    FORGET_WILL,
+    LEAVE_SESSION,
+    MOVE_CLOCK,
+    SET_WILL,
+    UNSUBSCRIBE_ALL,
+)
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -30,6 +38,8 @@ LOOSE: Final = 4096
 _DELETED: Final = 512
 _PAGES: Final = 6
 _NONE: Final[list[int]] = []
+#: A row in memory beside the bytes of its parameters.
+_ROW: Final = 200
 #: Blocks that say something about another, from which on it is seen whether they are there.
 _MANY: Final = 8
 
@@ -223,9 +233,9 @@ class Part:
 class Group:
     """What is written in one transaction."""
 
-    __slots__ = ("at", "block", "data", "drops", "drops_size", "error", "found", "fsync", "full",
-                 "home", "last", "packed", "parts", "reads", "rows", "rows_size", "size",
-                 "words")  # fmt: skip
+    __slots__ = ("at", "away", "block", "data", "drops", "drops_size", "ends", "error", "found",
+                 "fsync", "full", "home", "last", "packed", "parts", "reads", "rows", "rows_size",
+                 "size", "wills", "words")  # fmt: skip
 
     def __init__(self, block: Block, home: Home) -> None:
         self.block = block
@@ -244,7 +254,12 @@ class Group:
         self.full: int = 0
         #: Statements and their parameters (`mqttd.storage.database`), in their order.
         self.rows: list[tuple[int, tuple[object, ...]]] = []
-        #: Bytes that they take in memory.
+        #: What becomes rows behind these when it is closed, each said once however often it has
+        #: changed: since when the client of an owner is away (0: it is there), whose will is what.
+        self.away: dict[int, int] = {}
+        self.wills: dict[str, tuple[object, ...] | None] = {}
+        self.ends: list[int] = []
+        #: Bytes that all of them take in memory.
         self.rows_size: int = 0
         #: Blocks whose rows go, and how many bytes would take as long to write.
         self.drops: list[int] = []
@@ -263,6 +278,50 @@ class Group:
 
     def _words_weight(self) -> int:
         return _WORD * len(self.words) + _PACKED * len(self.packed)
+
+    def row(self, statement: int, parameters: tuple[object, ...]) -> None:
+        """One more statement (`mqttd.storage.database`)."""
+        if statement == MOVE_CLOCK:
+            self.settle()  # it is about all who have gone before
+        self.rows.append((statement, parameters))
+        size = _ROW
+        for one in parameters:
+            if isinstance(one, (str, bytes)):
+                size += len(one)
+        self.rows_size += size
+
+    def leave(self, owner: int, since: int) -> None:
+        """The client of a session is away since then; 0: it is there again."""
+        self.away[owner] = since
+        self.rows_size += _ROW
+
+    def end(self, owner: int) -> None:
+        """A session is over."""
+        self.away.pop(owner, None)
+        self.ends.append(owner)
+        self.rows_size += _ROW
+
+    def will(self, client_id: str, parameters: tuple[object, ...] | None, size: int) -> None:
+        """The will of a client, of so many bytes, or that it has none any more."""
+        self.wills[client_id] = parameters
+        self.rows_size += _ROW + len(client_id) + size
+
+    def settle(self) -> None:
+        """Make rows of what was gathered beside them."""
+        rows = self.rows
+        for owner, since in self.away.items():
+            rows.append((LEAVE_SESSION, (since, owner)))
+        for client_id, parameters in self.wills.items():
+            if parameters is None:
+                rows.append((FORGET_WILL, (client_id,)))
+            else:
+                rows.append((SET_WILL, parameters))
+        for statement in (END_SESSION, UNSUBSCRIBE_ALL):
+            for owner in self.ends:
+                rows.append((statement, (owner,)))
+        self.away = {}
+        self.wills = {}
+        self.ends = []
 
     def drop(self, block: Block) -> None:
         """The row of a block goes with this."""
@@ -321,7 +380,10 @@ class Group:
 
     def empty(self) -> bool:
         """Whether there is nothing to write or read."""
-        return not (self.said() or self.parts or self.rows or self.drops or self.reads)
+        return not (
+            self.said() or self.parts or self.rows or self.away or self.wills or self.ends
+            or self.drops or self.reads
+        )  # fmt: skip
 
 
 class Present:

@@ -27,17 +27,12 @@ from mqttd.session.promise import Promise
 from mqttd.storage.blocks import Block, Group
 from mqttd.storage.database import (
     DATE_SESSION,
-    END_SESSION,
-    FORGET_WILL,
     KEEP,
-    LEAVE_SESSION,
     OPEN_SESSION,
     PLACE_SESSION,
-    SET_WILL,
     SUBSCRIBE,
     UNKEEP,
     UNSUBSCRIBE,
-    UNSUBSCRIBE_ALL,
 )
 from mqttd.storage.durability import FSYNC, NONE, UNSAID, Durability
 from mqttd.storage.entries import dump, dump_retained, dump_will
@@ -67,8 +62,7 @@ class StoreJournal(Releasing):
     """Keeps sessions and retained messages.
 
     turn: whose end of turn closes groups; submit: has a group written, `written` follows;
-    seconds: since 1970; since: see `mqttd.storage.entries.dump`; durability: what is promised of
-    which topic, and the default of everything else that waits.
+    seconds: since 1970; since: see `mqttd.storage.entries.dump`; durability: what is promised.
     """
 
     __slots__ = (
@@ -121,7 +115,8 @@ class StoreJournal(Releasing):
     def opened(self, owner: int, client_id: str, username: str | None, expiry_seconds: int) -> int:
         """See `Journal.opened`."""
         owner = owner or self.reserve()
-        self._row(OPEN_SESSION, (owner, client_id, username, expiry_seconds))
+        self.ledger.group.away.pop(owner, None)
+        self._change().row(OPEN_SESSION, (owner, client_id, username, expiry_seconds))
         return owner
 
     def reserve(self) -> int:
@@ -131,42 +126,48 @@ class StoreJournal(Releasing):
 
     def dated(self, owner: int, created_at: int) -> None:
         """See `Journal.dated`."""
-        self._row(DATE_SESSION, (created_at, owner))
+        self._change().row(DATE_SESSION, (created_at, owner))
 
     def placed(self, owner: int, mountpoint: str) -> None:
         """See `Journal.placed`."""
-        self._row(PLACE_SESSION, (mountpoint, owner))
+        self._change().row(PLACE_SESSION, (mountpoint, owner))
+
+    def back(self, owner: int) -> None:
+        """See `Journal.back`."""
+        self._change().leave(owner, 0)
 
     def left(self, owner: int) -> None:
         """See `Journal.left`."""
-        self._row(LEAVE_SESSION, (self.seconds(), owner))
+        self._change().leave(owner, self.seconds())
 
     def ended(self, owner: int) -> None:
         """See `Journal.ended`."""
-        self._row(END_SESSION, (owner,))
-        self._row(UNSUBSCRIBE_ALL, (owner,))
+        self._change().end(owner)
 
     def subscribed(self, owner: int, topic_filter: str, options: int, identifier: int) -> None:
         """See `Journal.subscribed`."""
-        self._row(SUBSCRIBE, (owner, topic_filter, options, identifier))
+        self._change().row(SUBSCRIBE, (owner, topic_filter, options, identifier))
 
     def unsubscribed(self, owner: int, topic_filter: str) -> None:
         """See `Journal.unsubscribed`."""
-        self._row(UNSUBSCRIBE, (owner, topic_filter))
+        self._change().row(UNSUBSCRIBE, (owner, topic_filter))
 
     def will(self, client_id: str, username: str | None, will: object | None, delay: int) -> None:
         """See `Journal.will`."""
+        group = self._change()
         if will is None:
-            self._row(FORGET_WILL, (client_id,))
+            group.will(client_id, None, 0)
             return
         assert isinstance(will, Message)
-        self._row(SET_WILL, (client_id, username, delay, will.expires_at, dump_will(will)))
+        packet = dump_will(will)
+        group.will(client_id, (client_id, username, delay, will.expires_at, packet), len(packet))
 
-    def _row(self, statement: int, parameters: tuple[object, ...]) -> None:
+    def _change(self) -> Group:
+        """A session, a subscription or a will changes; returns where to note that."""
         self.changes += 1
-        self.ledger.row(statement, parameters)
         if not self._noted:
             self._begin()
+        return self.ledger.group
 
     # -- records -------------------------------------------------------------------------------
 
@@ -355,7 +356,7 @@ class StoreJournal(Releasing):
         """See `Journal.value`."""
         self.touched = True
         row = (name, key)
-        self._row(UNKEEP if data is None else KEEP, row if data is None else (*row, data))
+        self._change().row(UNKEEP if data is None else KEEP, row if data is None else (*row, data))
 
     def when_kept(self, told: Callable[[], None]) -> None:
         """See `Journal.when_kept`."""

@@ -70,8 +70,6 @@ _READ_BYTES: Final = 4 << 20
 _FULL: Final = 2 << 20
 #: And words: what many get has few bytes, and a block is moved in one turn.
 _WORDS: Final = 8 * LOOSE
-#: A row in memory beside the bytes of its parameters.
-_ROW: Final = 200
 #: Numbers between two that live, beyond which a home ends (recovery).
 _GAP: Final = 64
 
@@ -204,13 +202,7 @@ class Ledger:
 
     def row(self, statement: int, parameters: tuple[object, ...]) -> None:
         """A statement of the next transaction (`mqttd.storage.database`)."""
-        group = self.group
-        group.rows.append((statement, parameters))
-        size = _ROW
-        for one in parameters:
-            if isinstance(one, (str, bytes)):
-                size += len(one)
-        group.rows_size += size
+        self.group.row(statement, parameters)
 
     def place(self, number: int) -> tuple[Block, int] | None:
         """The block of a record that lives, and where its bytes begin there."""
@@ -242,6 +234,7 @@ class Ledger:
         block = group.block
         if group.empty():
             return None
+        group.settle()
         group.parts = [part for part in group.parts if part.block.stored]
         self.bytes += group.measure()
         if not group.said() or (block.live == 0 and block.needed == 0):

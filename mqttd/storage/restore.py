@@ -124,6 +124,8 @@ def restore(
     for session, owed in owing:
         for topic_filter, options, identifier in owed:
             broker.pubsub.owe(session, topic_filter, options, identifier)
+            if not session.owes(topic_filter):  # nor is it to be owed after the next restart
+                journal.subscribed(session.owner, topic_filter, options & OPTIONS, identifier)
     data.close()
     forget_closed(base)
     _wills(broker, base)

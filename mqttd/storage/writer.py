@@ -21,13 +21,19 @@ import time
 import zlib
 from array import array
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from queue import Empty, SimpleQueue
 from typing import Final, TypeAlias
 
 from mqttd.storage.blobs import forget_closed
 from mqttd.storage.blocks import Group, Part
-from mqttd.storage.database import END_SESSION, STATEMENTS, UNSUBSCRIBE_ALL
+from mqttd.storage.database import (
+    END_SESSION,
+    FORGET_WILL,
+    LEAVE_SESSION,
+    STATEMENTS,
+    UNSUBSCRIBE_ALL,
+)
 
 __all__ = ["RETRY", "Reading", "Stopped", "Writer", "read", "write"]
 
@@ -41,9 +47,14 @@ RETRY: Final = 0.5
 _INSERT: Final = "INSERT INTO block VALUES (?, ?, ?, ?)"
 _MAKE_ROOM: Final = "INSERT INTO block VALUES (?, ?, zeroblob(?), ?)"
 _DELETE: Final = "DELETE FROM block WHERE id = ?"
-#: Numbers of one statement; SQLite takes 999 at least.
-_MANY: Final = 500
+#: Keys of one statement; SQLite takes 999 parameters at least.
+_MANY: Final = 512
+#: Statements that are one for several keys.
+_OF_SEVERAL: Final = frozenset((LEAVE_SESSION, END_SESSION, UNSUBSCRIBE_ALL, FORGET_WILL))
 _READ: Final = "SELECT words, data FROM block WHERE id = ?"
+
+#: A statement of SQL and its parameters.
+_Change: TypeAlias = tuple[str, tuple[object, ...]]
 
 #: Something done with the connection between two groups.
 Job: TypeAlias = Callable[[sqlite3.Connection], None]
@@ -284,15 +295,17 @@ def _nothing(base: sqlite3.Connection) -> None:
 def write(base: sqlite3.Connection, group: Group) -> None:
     """One transaction; then the blocks that are to be read again are read."""
     execute = base.execute
-    if not (group.parts or group.rows or group.drops or group.size > _PIECE):
-        _insert(base, group)  # one statement, if any: a transaction of its own
-    else:
+    changes = [*_of_several(_DELETE, (), group.drops), *_changes(group.rows)]
+    alone = len(changes) + group.said() <= 1  # then it is a transaction of its own
+    together = not alone or len(group.parts) > 0 or group.size > _PIECE
+    if together:
         execute("BEGIN IMMEDIATE")
-        for part in group.parts:
-            _insert(base, part)
-        _insert(base, group)
-        _delete(base, _DELETE, group.drops)
-        _change(base, group.rows)
+    for part in group.parts:
+        _insert(base, part)
+    _insert(base, group)
+    for statement, parameters in changes:
+        execute(statement, parameters)
+    if together:
         execute("COMMIT")
     for number in group.reads:
         found = execute(_READ, (number,)).fetchone()
@@ -300,35 +313,40 @@ def write(base: sqlite3.Connection, group: Group) -> None:
             group.found.append((number, found[0], found[1]))
 
 
-def _change(base: sqlite3.Connection, rows: list[tuple[int, tuple[object, ...]]]) -> None:
-    """Rows in their order, ends of sessions that come together in a few statements."""
-    ends: dict[int, list[object]] = {END_SESSION: [], UNSUBSCRIBE_ALL: []}
+def _changes(rows: list[tuple[int, tuple[object, ...]]]) -> Iterator[_Change]:
+    """Rows in their order; those that say the same of several, beside each other, in one."""
+    several: dict[tuple[int, tuple[object, ...]], list[object]] = {}
     for statement, parameters in rows:
-        if statement in ends:
-            ends[statement].append(parameters[0])
+        if statement in _OF_SEVERAL:
+            several.setdefault((statement, parameters[:-1]), []).append(parameters[-1])
             continue
-        _end(base, ends)
-        base.execute(STATEMENTS[statement], parameters)
-    _end(base, ends)
+        yield from _gathered(several)
+        yield STATEMENTS[statement], parameters
+    yield from _gathered(several)
 
 
-def _end(base: sqlite3.Connection, ends: dict[int, list[object]]) -> None:
-    for statement, owners in ends.items():
-        if owners:
-            _delete(base, STATEMENTS[statement], owners)
-            owners.clear()
+def _gathered(several: dict[tuple[int, tuple[object, ...]], list[object]]) -> Iterator[_Change]:
+    """What is said of each of some, by statements and their other parameters."""
+    for (statement, said), keys in several.items():
+        yield from _of_several(STATEMENTS[statement], said, keys)
+    several.clear()
 
 
-def _delete(base: sqlite3.Connection, statement: str, numbers: Sequence[object]) -> None:
-    """A statement that is for one number, for all of these.
+def _of_several(
+    statement: str, said: tuple[object, ...], keys: Sequence[object]
+) -> Iterator[_Change]:
+    """A statement whose last parameter is a key, for all of these.
 
     Each gives the interpreter's lock away and has to get it again, which a busy loop keeps for
     milliseconds: 6,000 of them took as long as that was busy, and who waited for the group with it.
+    The last key is there again where that makes it a power of two: few statements are prepared.
     """
-    for at in range(0, len(numbers), _MANY):
-        some = numbers[at : at + _MANY]
-        several = f"IN ({', '.join('?' * len(some))})"
-        base.execute(statement.replace("= ?", several), tuple(some))
+    before, _, _ = statement.rpartition("= ?")
+    for at in range(0, len(keys), _MANY):
+        some = tuple(keys[at : at + _MANY])
+        more = (1 << (len(some) - 1).bit_length()) - len(some)
+        marks = ", ".join("?" * (len(some) + more))
+        yield f"{before}IN ({marks})", (*said, *some, *some[-1:] * more)
 
 
 def _insert(base: sqlite3.Connection, part: Group | Part) -> None:

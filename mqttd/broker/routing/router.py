@@ -145,7 +145,6 @@ class Router(Topics):
             and not self.mounts.prefixes
             and not mounted(session, topic_filter)
         ):
-            session.note_subscription(topic_filter, options, identifier)
             return False
         new = session.add_subscription(topic_filter, options, identifier)
         if new:

@@ -12,12 +12,9 @@ import pytest
 from mqttd.storage.blocks import Group
 from mqttd.storage.copies import Copy, pack_blocks, pack_group, pack_start
 from mqttd.storage.database import (
-    END_SESSION,
     KEEP,
-    LEAVE_SESSION,
     OPEN_SESSION,
     SUBSCRIBE,
-    UNSUBSCRIBE_ALL,
     connect,
 )
 from mqttd.storage.ledger import MESSAGE3, Ledger
@@ -48,10 +45,9 @@ class Source:
                 self.owners.append(self.next)
             elif roll < 0.13 and len(self.owners) > 1:
                 owner = self.owners.pop(dice.randrange(len(self.owners)))
-                ledger.row(END_SESSION, (owner,))
-                ledger.row(UNSUBSCRIBE_ALL, (owner,))
+                ledger.group.end(owner)
             elif roll < 0.2:
-                ledger.row(LEAVE_SESSION, (dice.randint(1, 9), dice.choice(self.owners)))
+                ledger.group.leave(dice.choice(self.owners), dice.randint(0, 9))
                 ledger.row(KEEP, ("$nodes", "a", dice.randbytes(16)))
             elif roll < 0.6 or not self.numbers:
                 data = dice.randbytes(dice.choice((0, 3, 200, 5000)))
