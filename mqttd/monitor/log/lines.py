@@ -26,7 +26,10 @@ _TRACE_LINES: Final = 100
 
 #: Values that need no quotes.
 _BARE: Final = re.compile(r"[A-Za-z0-9_.:/@+$%#*,~^!?&;()<>|{}-]{1,256}\Z")
-#: Control characters, what breaks a line or turns its direction, halves of characters.
+#: Values that are as they are between quotes.
+_QUOTABLE: Final = re.compile(r"[ !#-\[\]-~]{0,256}\Z")
+#: Control characters, what breaks a line or turns its direction, halves of characters:
+#: none of them is printable.
 _CONTROL: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
@@ -42,7 +45,7 @@ def escaped(text: str) -> str:
     >>> escaped("a\\nb")
     'a\\\\nb'
     """
-    return _CONTROL.sub(_escape, text)
+    return text if text.isprintable() else _CONTROL.sub(_escape, text)
 
 
 def _escape(found: re.Match[str]) -> str:
@@ -94,11 +97,13 @@ def pairs(fields: Mapping[str, object]) -> str:
     """
     parts = []
     for key, value in fields.items():
-        if value is None:
-            continue
         if isinstance(value, str) and _BARE.match(value):
             parts.append(f"{key}={value}")
-        else:
+        elif isinstance(value, str) and _QUOTABLE.match(value):
+            parts.append(f'{key}="{value}"')
+        elif type(value) is int or type(value) is float:
+            parts.append(f"{key}={value}")
+        elif value is not None:
             parts.append(f"{key}={_quoted(plain(value))}")
     return " ".join(parts)
 

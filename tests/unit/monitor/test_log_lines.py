@@ -7,7 +7,7 @@ import json
 import pytest
 
 from mqttd.monitor.log.levels import Levels
-from mqttd.monitor.log.lines import Journal, Json, Text, pairs
+from mqttd.monitor.log.lines import _CONTROL, Journal, Json, Text, escaped, pairs
 
 WHEN = 1_800_000_000.25
 TRACE = 'Traceback (most recent call last):\n  File "x.py", line 1\nValueError: no\n'
@@ -32,6 +32,10 @@ def test_a_line_says_when_how_important_who_and_what() -> None:
         ("grün", '"grün"'),
         (True, "true"),
         (1.5, "1.5"),
+        (-7, "-7"),
+        ("x " * 128, '"' + "x " * 128 + '"'),
+        ("x " * 129, '"' + "x " * 128 + '... (258 bytes)"'),
+        ("two\x7fwords", '"two\\x7fwords"'),
         (["a/#", "b"], "a/#,b"),
         (ValueError("not so"), '"ValueError: not so"'),
         (pairs, "mqttd.monitor.log.lines.pairs"),
@@ -39,6 +43,14 @@ def test_a_line_says_when_how_important_who_and_what() -> None:
 )
 def test_values_are_told_without_python(value: object, told: str) -> None:
     assert pairs({"key": value}) == f"key={told}"
+
+
+def test_what_is_printable_needs_no_second_look() -> None:
+    """Every character that is escaped is one that is not printable."""
+    characters = list(map(chr, range(0x110000)))
+    control = [each for each in characters if _CONTROL.match(each)]
+    assert len(control) > 2000 and not any(each.isprintable() for each in control)
+    assert all(escaped(f"a{each}") != f"a{each}" for each in control)
 
 
 @pytest.mark.parametrize("lines", [Text(), Json(), Journal()])
