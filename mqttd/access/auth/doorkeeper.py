@@ -78,6 +78,8 @@ class Doorkeeper:
 
     def bars(self, client: ClientInfo) -> AuthResult | None:
         """The refusal of a client that is not asked about for a while."""
+        if not self.failures.counts:
+            return None
         left = self.failures.bars(client, self._now())
         if not left:
             return None

@@ -59,13 +59,14 @@ class Failures:
 
     def __init__(self, settings: AuthFailures) -> None:
         self.settings = settings
-        self._counts: dict[_Key, _Count] = {}
+        #: Who has failed of late; empty while nobody has.
+        self.counts: dict[_Key, _Count] = {}
         #: Clients that got in.
         self._known = Known(MOST)
 
     def bars(self, client: ClientInfo, now: float) -> float:
         """Seconds that this client stays out; 0 if it may be asked about."""
-        if not self._counts:
+        if not self.counts:
             return 0.0
         key = _key(client, client.username)
         left = self._left(key, now)
@@ -78,8 +79,8 @@ class Failures:
         """It is who it says; `username` is what it said."""
         key = _key(client, username)
         self._known.add(key)
-        if self._counts:
-            self._counts.pop(key, None)
+        if self.counts:
+            self.counts.pop(key, None)
 
     def note(self, client: ClientInfo, username: str | None, now: float) -> tuple[float, float]:
         """It has failed: seconds to put the answer off, and of a ban that begins with it (or 0)."""
@@ -96,13 +97,13 @@ class Failures:
         return delay, max(ban, ban_of_user, ban_of_house)
 
     def _left(self, key: _Key, now: float) -> float:
-        count = self._counts.get(key)
+        count = self.counts.get(key)
         return max(count.barred_until - now, 0.0) if count is not None else 0.0
 
     def _add(self, key: _Key, limit: int, now: float) -> tuple[int, float]:
         """Count one: how many there are now, and the seconds of the ban that brings."""
         settings = self.settings
-        counts = self._counts
+        counts = self.counts
         count = counts.pop(key, None)
         if count is None:
             if len(counts) >= MOST:

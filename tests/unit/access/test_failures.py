@@ -115,7 +115,7 @@ def test_zero_bars_nobody_and_what_is_kept_is_bounded(monkeypatch: pytest.Monkey
     for n in range(1000):
         assert note(them, client(f"u{n}", f"10.1.{n // 256}.{n % 256}"), 0.0) == [(0.0, 0.0)]
         them.let_in(client(f"u{n}"), f"u{n}")
-    assert (len(them._counts), len(them._known)) == (100, 100)
+    assert (len(them.counts), len(them._known)) == (100, 100)
 
 
 # -- before the chain
