@@ -388,9 +388,9 @@ class Publisher(Connection):
                 return known
         judge.metrics.rights_decided += 1
         may = judge.judge(number, first >> 1 & 3, first & 1 == 1, route.topic)
-        if may:
-            self._decided()
         if route.place < 0:
+            if may:
+                self._decided()
             return may  # not remembered: the next one that comes this way is of another topic
         if classes is None:
             if may and route.right < 0:
