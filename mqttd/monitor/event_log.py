@@ -86,6 +86,8 @@ class EventLog:
         self._second = 0
         #: Event -> how many there were in this second.
         self._counts: dict[str, int] = {}
+        #: Event -> how many more there were that were not offered, which take nobody's room.
+        self._passed: dict[str, int] = {}
         #: Event -> whether its level is written, as far as that was asked.
         self._on: dict[str, bool] = {}
         self.take_over(settings or Settings())
@@ -121,9 +123,12 @@ class EventLog:
         return False
 
     def passed_over(self, event: str, count: int) -> None:
-        """So many more events of a kind were not even offered, as `admits` has said."""
-        if self._on.get(event):
-            self._counts[event] = self._counts.get(event, 0) + count
+        """So many more events of a kind were not even offered, as `admits` has said.
+
+        They may be those of the second before: of this one they take no line.
+        """
+        if self._is_on(event):
+            self._passed[event] = self._passed.get(event, 0) + count
 
     def error(self, event: str, fields: dict[str, object]) -> None:
         """As a call, at level `error` whatever its kind."""
@@ -155,8 +160,9 @@ class EventLog:
     def tell_suppressed(self) -> None:
         """Tell what was too much until now; at the end nothing else would."""
         counts, self._counts = self._counts, {}
-        for event, count in counts.items():
-            more = count - self.rate
+        passed, self._passed = self._passed, {}
+        for event in counts | passed:
+            more = max(counts.get(event, 0) - self.rate, 0) + passed.get(event, 0)
             if more > 0:
                 self.suppressed += more
                 self._write(event, {"more_in_one_second": more})

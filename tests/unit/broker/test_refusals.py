@@ -225,3 +225,31 @@ def test_log_and_trail_know_how_many_there_were(tmp_path: Path) -> None:
     assert lines[3:] == [{"more_in_one_second": 9}]
     client.publish("x")
     assert lines[-1]["topic"] == "x" and events.suppressed == 9
+
+
+def test_those_that_nobody_heard_of_take_no_lines_of_the_next_second(tmp_path: Path) -> None:
+    """Another line begins the second before they are counted; they are told of at its end."""
+    now = [100.0]
+    events = EventLog(lambda: now[0], Log(rate=2))
+    lines: list[dict[str, object]] = []
+    events._write = lambda event, fields, level="": lines.append(fields)  # type: ignore[method-assign]
+    broker = make_broker(tmp_path, OWN)
+    reports = Reports(events)
+    reports.broker = broker
+    broker.access.authorization.on_deny = reports.denied
+    client = Plain(broker, "c")
+    client.publish(*["x"] * 10)
+    now[0] += 1
+    events("connected", {})
+    assert {"more_in_one_second": 1} in lines and broker.untold == 7
+    reports.look()
+    lines.clear()
+    client.publish(*["x"] * 5)
+    assert [line.get("topic") for line in lines] == ["x", "x"]
+    now[0] += 1
+    events.tick()
+    reports.look()
+    now[0] += 1
+    events.tick()
+    assert lines[2:] == [{"more_in_one_second": 8}, {"more_in_one_second": 2}]
+    assert events.suppressed == 1 + 8 + 2
