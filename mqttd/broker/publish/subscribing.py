@@ -227,8 +227,10 @@ class _Subscribe(Asked):
         self.late: bool = False
         #: The filters are as they were parsed.
         self.valid: bool = False
-        #: What the client may subscribe to, while a slice of many filters is seen to.
+        #: What the client may subscribe to, while a slice of many filters is seen to and nobody who
+        #: hears of one of them changes the rules.
         self.realms: list[str] | None = None
+        self.epoch: int = 0
 
     def begin(self) -> None:
         """As `Asked.begin`, when its user may have others told of filters."""
@@ -256,6 +258,7 @@ class _Subscribe(Asked):
     def _some(self) -> bool:
         left = self.count - self.at
         self.realms = self.broker.listening(self.client) if left >= _MANY else None
+        self.epoch = self.broker.epoch
         done = super()._some()
         if self.subscribing.pacer is not None:
             self.subscribing.pacer.charge(self.channel)
@@ -282,6 +285,8 @@ class _Subscribe(Asked):
     def one(self) -> None:
         """The next filter."""
         subscription = self.subscriptions[self.at]
+        if self.epoch != self.broker.epoch:
+            self.realms = None
         code = self.subscribing.one(
             self.session, self.client, subscription, self.identifier, self.valid, self.realms
         )

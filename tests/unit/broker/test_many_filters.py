@@ -116,3 +116,17 @@ def test_the_longest_filter_is_counted_in_bytes(tmp_path: Path, length: int, cod
     client = MemoryClient(broker, "c")
     assert codes(client, "ü" * (length // 2) + "a" * (length % 2)) == [code]
     client.send(Publish("a", b""))
+
+
+def test_who_hears_of_a_refusal_may_change_the_rules_for_what_follows(tmp_path: Path) -> None:
+    broker = make_broker(tmp_path, OWN)
+
+    def denied(*asked: object) -> None:
+        (tmp_path / "acl.conf").write_text("{deny, all}.\n")
+        broker.access.reload_acl()
+        broker.access_changed()
+
+    broker.hooks.hook("client.denied", denied)
+    client = MemoryClient(broker, "c")
+    filters = [f"dev/c/{n}" for n in range(10)]
+    assert codes(client, *filters, "x", *filters) == [0] * 10 + [0x87] * 11
