@@ -197,9 +197,13 @@ class AccessByListener:
         return self._of(client).decide(client, action, topic)
 
     # The numbers of classes are dealt out in turn: the n-th of the k-th access has n * count + k.
+    # While a place is held others may come in the place of these, and `on_change` is not called:
+    # then no number is given, nor asked about, that could be of both.
 
     def class_of(self, client: ClientInfo) -> int:
         """As `AccessControl.class_of`; `on_change` is called when numbers hold no longer."""
+        if self._held:
+            return -1
         asked = self._of(client)
         number: int = asked.class_of(client)
         if number < 0 or not self.own:
@@ -209,11 +213,15 @@ class AccessByListener:
 
     def constant(self, number: int) -> bool:
         """As `AccessControl.constant`."""
+        if self._held:
+            return False
         every = self._all()
         return bool(every[number % len(every)].constant(number // len(every)))
 
     def judge(self, number: int, qos: int, retain: bool, topic: str) -> int:
         """As `AccessControl.judge`."""
+        if self._held:
+            return 0
         if not self.own:
             return int(self.common.judge(number, qos, retain, topic))
         every = self._all()

@@ -74,6 +74,30 @@ def test_a_place_that_is_held_refuses_and_nobody_is_asked_again_until_it_is_give
     assert [row["name"] for row in access.common.describe()][0] == "acme"
 
 
+def test_numbers_of_classes_are_of_no_other_class_when_rules_come_while_a_place_is_held(
+    access: AccessByListener, tmp_path: Path
+) -> None:
+    """Nobody is asked again, so what was numbered by the rules before is still about."""
+    access.register_mod("auth", "acme", Yes(), 0)
+    told: list[str] = []
+    access.on_change = lambda: told.append("changed")
+    one = ClientInfo("c", "one", "127.0.0.1", 1, "tcp:default", 5)
+    other = ClientInfo("d", "other", "127.0.0.1", 1, "tcp:default", 5)
+    before = access.class_of(one)
+    assert before >= 0 and access.constant(before) and access.judge(before, 0, False, "a") == 1
+    access.hold_mod("auth", "acme")
+    (tmp_path / "acl.conf").write_text('{allow, {user, "other"}, all, ["secret"]}.\n')
+    config = load(str(tmp_path / "mqttd.conf"), {})
+    access.renew(AccessControl(config), {})
+    assert told == []
+    assert access.class_of(other) != before
+    assert not access.constant(before) and not access.judge(before, 0, False, "secret")
+    access.register_mod("auth", "acme", Yes())
+    assert told
+    number = access.class_of(other)
+    assert number >= 0 and access.judge(number, 0, False, "secret") == 1
+
+
 def test_a_place_that_is_given_up_is_nobodys(access: AccessByListener) -> None:
     access.register_mod("auth", "acme", Yes(), 0)
     access.register_mod("auth", "other", Yes())
