@@ -117,7 +117,10 @@ class Rights(Taps):
         if session is None or asked is None:
             return []
         found: list[bytes] = []
+        most = self.settings.max_topic_length
         for realm in self.access.realms(self.client_of(session)):
+            if len(realm) > most:
+                continue  # of a long name in it: no topic begins so, and it would be kept
             for topic_filter in asked:
                 if overlap(topic_filter, realm + "#"):
                     break

@@ -89,3 +89,14 @@ def test_a_realm_does_not_reach_beyond_the_topic(tmp_path: Path) -> None:
     reader.received()
     client.publish("dev", "dev/c/a", "dev", payload=b"/c/" * 9)
     assert [one.topic for one in reader.received() if isinstance(one, Publish)] == ["dev/c/a"]
+
+
+def test_a_name_that_no_topic_can_begin_with_is_not_kept(tmp_path: Path) -> None:
+    broker = make_broker(tmp_path, '{allow, all, publish, ["%c/%c/%c/%c/#", "+/#"]}.\n')
+    broker.settings.max_topic_length = 200
+    kept = {}
+    for name in ("c" * 48, "c" * 50):
+        client = Plain(broker, name)
+        client.publish(*(f"{n}/a" for n in range(20)))
+        kept[len(name)] = client.channel.judge.realms(client.channel)
+    assert kept == {48: [b"/".join([b"c" * 48] * 4) + b"/"], 50: []}
