@@ -167,8 +167,8 @@ def _of_dollar(rule: Rule) -> bool:
     if rule.topics is None:
         return False
     for topic in rule.topics:
-        # A placeholder in front stands for what does not begin with `$`.
-        if not topic.text.startswith("$") or topic.text.startswith("${"):
+        # With a placeholder in front it may be about all: `$%u`, for a name that must not be there.
+        if not topic.text.startswith("$") or is_template(topic.text.split("/", 1)[0]):
             return False
     return True
 

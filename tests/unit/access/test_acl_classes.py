@@ -326,3 +326,12 @@ def test_names_of_the_dice_make_clients_of_several_classes() -> None:
     made = chain('{allow, {user, "alice"}, publish, ["a"]}.\n{allow, all, publish, ["b"]}.')
     numbers = [made.class_of(client(name, each)) for name in NAMES for each in NAMES]
     assert sorted(set(numbers)) == [0, 1]
+
+
+def test_a_hostile_name_behind_a_dollar_is_denied_everything_by_its_class_too() -> None:
+    made = chain('{deny, all, all, ["$%u/b"]}.', "allow")
+    who = ClientInfo("c", "a/b", "127.0.0.1", 1, "tcp:default", 5)
+    action = Action("publish", 0)
+    assert made.decide(who, action, "x").verdict is Verdict.DENY
+    number = made.class_of(who)
+    assert not made.constant(number) and not made.judge(number, 0, False, "x")
