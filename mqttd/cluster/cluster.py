@@ -274,7 +274,7 @@ class Cluster:
             try:
                 await self.heirs.end()
                 await self.leaves.forget()
-                await self.membership.end(bool(self.broker.sessions))
+                await self.membership.end(self.leaves.returns())
             except EtcdError:
                 pass
         await self.etcd.close()

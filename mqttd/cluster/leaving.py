@@ -120,6 +120,10 @@ class Leaving:
         self.stays = left
         return now < self._ends_at
 
+    def returns(self) -> bool:
+        """Whether others are to wait for this node: it keeps sessions, or what was on its way."""
+        return bool(self.cluster.broker.sessions or self.cluster.moves.departures.of)
+
     def _takers(self) -> list[Node]:
         cluster = self.cluster
         nodes = (cluster.mesh.nodes.get(each.name) for each in cluster.view.members.values()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from twisted.internet.defer import succeed
 from twisted.internet.task import Clock
 
+from mqttd.cluster.leaving import Leaving
 from mqttd.cluster.links.nodes import NodeMesh
 from mqttd.cluster.sessions.moves import Moves
 from mqttd.cluster.sessions.transit import DONE, TAIL, WHOLE
@@ -195,3 +197,16 @@ def test_who_had_it_keeps_it_until_it_is_where_it_goes_on_to(node: Node) -> None
     node.says("b", DONE, 8)
     assert node.said[-1] == ("a", DONE, 7)
     assert node.said.count(("a", DONE, 7)) == 1
+
+
+def test_a_node_that_ends_with_what_was_on_its_way_is_awaited(node: Node) -> None:
+    """Its store has that: its home was given up, and who had claimed it had a new session."""
+    node.publisher.drop()
+    cluster: Any = SimpleNamespace(broker=node.broker, moves=node.moves)
+    leaves = Leaving(cluster)
+    assert leaves.returns()
+    node.hand("a", 5)
+    assert not node.broker.sessions
+    assert leaves.returns()
+    node.says("a", DONE, 5)
+    assert not leaves.returns()
