@@ -78,11 +78,15 @@ class Arrivals:
         return len(self.of)
 
     def _all(self) -> Iterator[tuple[str, Coming]]:
-        for client_id, newest in list(self.of.items()):
-            comes: Coming | None = newest
-            while comes is not None:
+        for client_id in list(self.of):
+            for comes in self._line(client_id):
                 yield client_id, comes
-                comes = comes.older
+
+    def _line(self, client_id: str) -> Iterator[Coming]:
+        comes = self.of.get(client_id)
+        while comes is not None:
+            yield comes
+            comes = comes.older
 
     def find(self, client_id: str, revision: int) -> Coming | None:
         """The one that was claimed in this revision."""
@@ -123,14 +127,10 @@ class Arrivals:
         return self.of[client_id].origin if self.pending(client_id) else ""
 
     def expect(self, client_id: str, origin: str, revision: int) -> Coming:
-        """A session comes from this node, claimed in this revision; 0: that is not known."""
+        """A session comes from this node, claimed in this revision."""
         comes = self.find(client_id, revision)
         if comes is None:
-            unknown = self.find(client_id, 0) if revision else None
             newest = self.of.get(client_id)
-            if unknown is not None:  # this is it
-                unknown.revision = unknown.by = revision
-                return unknown
             if newest is None or newest.revision < revision:
                 comes = self.of[client_id] = Coming(origin, revision, newest)
             else:
@@ -138,6 +138,24 @@ class Arrivals:
                     newest = newest.older
                 comes = newest.older = Coming(origin, revision, newest.older)
         return comes
+
+    def suppose(self, client_id: str, origin: str, revision: int) -> None:
+        """One was claimed of this node in a revision that etcd has not told, this at the latest.
+
+        So it is asked by this one: that there is nothing is for that node to say.
+        """
+        if all(each.by > revision for each in self._line(client_id)):
+            comes = self.expect(client_id, origin, revision)
+            comes.lasts = True
+            node = self.transit.mesh.nodes.get(origin)
+            if node is not None:
+                self.transit.say(node, WANT, client_id, revision)
+            elif not self.is_left(origin) and self.home_of(origin) < 0:
+                self._nothing(client_id, comes)
+
+    def awaits(self, client_id: str, origin: str) -> bool:
+        """Whether one comes from this node."""
+        return any(each.origin == origin and not each.whole for each in self._line(client_id))
 
     def wanted(self, client_id: str, revision: int) -> Deferred[SessionState | None]:
         """The state of a session that is expected, when all of it is here; None for none."""

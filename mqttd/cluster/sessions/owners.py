@@ -98,11 +98,11 @@ class Owners:
         self.moves: Moves
         self.came = self.went = self.without = 0
         #: Claims under way, one after the other; those that etcd is asked for now, who has taken
-        #: them meanwhile, and from whom one was claimed that etcd has not answered.
+        #: them meanwhile, and from whom one was claimed, or may have been, without an answer.
         self.turns: dict[str, DeferredLock] = {}
         self._asking: set[str] = set()
         self._passed: dict[str, tuple[str, int]] = {}
-        self._tried: dict[str, str] = {}
+        self.tried: dict[str, str] = {}
         #: What we were told was taken, in which revision, until etcd says it no more.
         self._heard: dict[str, int] = {}
         #: A session is for its user alone (`session.owner`).
@@ -124,6 +124,7 @@ class Owners:
         moves.given, moves.asked, moves.gone = self.pull, self.wanted, self.gone
         moves.expects, moves.whose, moves.here = self.expects, self.whose, self.amends.entered
         moves.arrivals.unclaimed, moves.arrivals.overtaken = self.unclaimed, self.wanted
+        moves.tried = self.tried
 
     # -- IRegistry -----------------------------------------------------------------------------
 
@@ -194,7 +195,7 @@ class Owners:
             known = self.keys.owner(found)
             owner, before = known.node, known.origin
             is_other = known.is_other(user)
-            if giver and owner != giver:
+            if giver and owner != giver and (owner, before) != (self.name, giver):
                 raise _not_any_more(giver)
             if owner == self.name:
                 is_here = self.owned.get(client_id) == found.changed
@@ -208,6 +209,10 @@ class Owners:
                 # Ours, and we do not know: the answer to a claim has not come, or the end of it
                 # was not written. Who had it before us may still have it for us.
                 owner = "" if is_here else before
+                if owner:
+                    self.tried[client_id] = owner
+            elif before != self.name:
+                self.tried.pop(client_id, None)  # no claim of ours stands
             self.silence.check_of(owner)
             earlier = before if owner != self.name else ""
             if owner != self.name and self.is_there(owner) and not (giver or is_other):
@@ -242,14 +247,12 @@ class Owners:
     ) -> Answer:
         """One step of a claim of what `origin` has; who takes it from us meanwhile is held up."""
         self._asking.add(client_id)
+        if origin:
+            self.tried.setdefault(client_id, origin)  # it may be ours though no answer comes
         try:
             own = get(self.keys.own(client_id))
-            answer = await self.many.transaction([*self.fence, *when], then, [own])
-            self._tried.pop(client_id, None)
-            return answer
+            return await self.many.transaction([*self.fence, *when], then, [own])
         except EtcdError:
-            if origin:
-                self._tried[client_id] = origin  # it may be ours all the same
             if then:
                 self.amends.ended(client_id)
             raise
@@ -265,6 +268,8 @@ class Owners:
         """It is ours from this revision on; where another had it, its session comes from there,
         or from who had it `before`. `user`: whose it is, as etcd says."""
         self.owned[client_id] = revision
+        if origin in ("", self.tried.get(client_id)):
+            self.tried.pop(client_id, None)  # that is asked by this claim
         self.amends.claimed(client_id, user, lasts)
         if not origin:
             return Claim(revision, Held.NOWHERE)
@@ -390,9 +395,6 @@ class Owners:
         self._heard[client_id] = revision
         if self.owned.get(client_id, 0) < revision:
             self.owned.pop(client_id, None)
-        tried = self._tried.pop(client_id, None)
-        if tried is not None:
-            self.moves.arrivals.expect(client_id, tried, 0)
         self._hand(client_id, by, revision)
         self._forget_taken(client_id, revision)
 
@@ -400,6 +402,9 @@ class Owners:
         if client_id not in self.owned:
             self.amends.forget(client_id)
         state = self._hand_over(client_id, revision)
+        tried = self.tried.pop(client_id, "")
+        if tried and state is None:
+            self.moves.arrivals.suppose(client_id, tried, revision - 1)
         self.went += state is not None
         self.moves.hand(client_id, by, revision, state)
 

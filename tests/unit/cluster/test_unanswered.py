@@ -1,0 +1,157 @@
+"""Claims whose answers do not come: what was claimed by them is asked for, and never nobody's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mqttd.cluster.etcd.client import EtcdError, Hangs, Json
+from mqttd.cluster.etcd.keys import claimed
+from mqttd.cluster.sessions.transit import DONE, LANE_MARKED, MARKED, TAIL, WANT, WHOLE
+from tests.unit.cluster.test_users import ALICE, KEYS, OTHER, Node
+
+#: What is said to whom of the session in which revision, and with how many fields.
+Said = list[tuple[str, bytes, int, int]]
+
+
+@pytest.fixture
+def node() -> Node:
+    """`c`; the session is at `b`."""
+    made = Node()
+    made.etcd.write(KEYS.own("s"), claimed("b", "", ALICE), OTHER)
+    return made
+
+
+@pytest.fixture
+def said(node: Node) -> Said:
+    heard: Said = []
+    say = node.moves.transit.say
+
+    def hear(to: Any, what: bytes, client_id: str, revision: int, *fields: bytes) -> None:
+        heard.append((to.name, what, revision, len(fields)))
+        say(to, what, client_id, revision, *fields)
+
+    node.moves.transit.say = hear  # type: ignore[method-assign]
+    return heard
+
+
+def unanswered(node: Node, error: type[EtcdError]) -> None:
+    """The answer to the next change does not come."""
+    original = node.etcd.ask
+
+    async def ask(path: str, body: Json, patience: float = 0) -> Json:
+        before = node.etcd.revision
+        answer = await original(path, body)
+        if node.etcd.revision > before:
+            node.etcd.ask = original  # type: ignore[method-assign]
+            raise error("no answer")
+        return answer
+
+    node.etcd.ask = ask  # type: ignore[method-assign]
+
+
+def claimed_in_vain(node: Node) -> int:
+    """The revision of a claim that has been written, and of which nothing is known here."""
+    unanswered(node, EtcdError)
+    assert isinstance(node.claim("alice"), EtcdError)
+    assert node.etcd.read() == ("c", "b", ALICE)
+    node.etcd.revision += 5  # what others write
+    return node.etcd.revision - 5
+
+
+def taken_by_a(node: Node) -> int:
+    """`a` has claimed it of this node: in which revision."""
+    revision = node.etcd.write(KEYS.own("s"), claimed("a", "c", ALICE), OTHER)
+    node.owners.taken("s", "a", revision)
+    node.turn()
+    return revision
+
+
+def comes_whole(node: Node, revision: int) -> None:
+    """All of it is sent by `b`, and all have given their marks."""
+    node.sends("b", revision, node.record_of("alice"))
+    for name in "ab":
+        node.sends(name, revision, what=MARKED)
+        node.sends(name, revision, what=LANE_MARKED)
+    node.sends("b", revision, what=TAIL)
+
+
+def test_who_claims_it_of_us_is_given_what_we_ask_for(node: Node, said: Said) -> None:
+    """And is not told that there is nothing; it took that for a session that is new."""
+    claimed_in_vain(node)
+    revision = taken_by_a(node)
+    assert said == [("b", WANT, revision - 1, 0)]
+    comes_whole(node, revision - 1)
+    assert ("a", WHOLE, revision, 1) in said
+
+
+def test_so_it_is_where_it_was_asked_for_twice(node: Node, said: Said) -> None:
+    """By one member of etcd, which hangs, and by another, when `a` was faster than that."""
+    original = node.etcd.ask
+
+    async def ask(path: str, body: Json, patience: float = 0) -> Json:
+        before = node.etcd.revision
+        answer = await original(path, body)
+        if node.etcd.revision > before:
+            node.etcd.ask = original  # type: ignore[method-assign]
+            node.etcd.write(KEYS.own("s"), claimed("a", "c", ALICE), OTHER)
+            raise Hangs("no answer")
+        return answer
+
+    node.etcd.ask = ask  # type: ignore[method-assign]
+    node.owners.pull("s", "b")
+    node.turn()
+    revision = node.etcd.revision
+    node.owners.taken("s", "a", revision)
+    assert said == [("b", WANT, revision - 1, 0)]
+
+
+def test_what_was_offered_and_claimed_is_here(node: Node) -> None:
+    """By a claim that was asked for twice: the second time it was ours, and so nobody's."""
+    unanswered(node, Hangs)
+    node.owners.pull("s", "b")
+    node.turn()
+    assert node.etcd.read() == ("c", "b", ALICE)
+    assert node.owners.owned["s"] == node.etcd.revision
+    comes_whole(node, node.etcd.revision)
+    assert "s" in node.memory.broker.sessions
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_what_is_sent_for_it_is_kept_where_it_is(node: Node, said: Said, again: bool) -> None:
+    """It is asked for by a later claim, which its node has not heard of yet."""
+    revision = claimed_in_vain(node)
+    if again:
+        assert node.claim("alice") is None
+        assert node.owners.owned["s"] == node.etcd.revision > revision
+    else:
+        later = node.etcd.write(KEYS.own("s"), claimed("a", "c", ALICE), OTHER)
+        node.etcd.write(KEYS.own("s"), claimed("b", "a", ALICE), OTHER)
+        node.etcd.write(KEYS.own("s"), claimed("a", "b", ALICE), OTHER)
+    node.sends("b", revision, node.record_of("alice"))
+    assert ("b", DONE, revision, 0) not in said
+    if not again:
+        node.owners.taken("s", "a", later)
+        node.sends("b", revision, node.record_of("alice"))
+        assert said == [("b", WANT, later - 1, 0)]
+
+
+def test_who_claims_it_back_waits_for_it(node: Node, said: Said) -> None:
+    """What was on its way to `a` was taken for this claim's, and its client had a new session."""
+    claimed_in_vain(node)
+    revision = taken_by_a(node)
+    assert node.claim("alice", 5) is not None
+    assert node.etcd.read() == ("c", "a", ALICE)
+    assert node.claim("alice") is None
+    comes_whole(node, revision - 1)
+    assert ("a", WHOLE, revision, 1) in said
+    assert "s" not in node.memory.broker.sessions
+
+
+def test_of_a_node_that_is_not_awaited_nothing_comes(node: Node, said: Said) -> None:
+    claimed_in_vain(node)
+    node.moves.arrivals.home_of = lambda name: -1
+    node.mesh.leave(node.mesh.nodes["b"])
+    assert ("a", WHOLE, taken_by_a(node), 0) in said
+    assert not node.moves.arrivals.of
