@@ -127,7 +127,7 @@ def test_without_a_compiler_the_message_says_what_to_install(tmp_path: Path, too
 @pytest.mark.slow
 def test_it_is_built_when_it_is_not_there(tmp_path: Path) -> None:
     program = build(tmp_path / "out", os.environ)
-    assert Mqttload(program, 0).version() == "mqttload 1.3"
+    assert Mqttload(program, 0).version() == "mqttload 1.4"
     first = program.stat().st_mtime_ns
     assert build(tmp_path / "out", os.environ).stat().st_mtime_ns == first
 
