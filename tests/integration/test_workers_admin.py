@@ -357,7 +357,7 @@ def test_roles_hold_on_all_workers_also_on_one_that_was_away(
     late = RawClient(broker.port, mq.V5, deadline=30.0).connect(id_at(2, COUNT))
     assert said(late) == 0x87
     assert [one["name"] for one in Asked(broker, "GET", "/api/v1/roles").told["roles"]] == ["mute"]
-    assert Asked(broker, "DELETE", "/api/v1/roles/mute").told == {"deleted": "mute"}
+    assert Asked(broker, "DELETE", "/api/v1/roles/mute").told == {"deleted": "mute", "untold": None}
     assert said(late) in (0, 0x10)
     assert Asked(broker, "DELETE", "/api/v1/members/%24anonymous").status == 200
     late.close()
