@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Final
@@ -30,16 +31,24 @@ def failed(why: str) -> Measurement:
     return Measurement(False, 0, 0, 0, 0, 0, 0, 0, 0, 0, {}, (told,))
 
 
-def subscribe_run(port: int, pid: int, core: int, limit: float) -> Measurement:
-    """What one wildcard SUBSCRIBE costs; raises Failure."""
-    command = [*_pinned(core, "subscribe"), "--port", str(port), "--pid", str(pid)]
+def _measured(
+    name: str, what: Sequence[str], port: int, pid: int, core: int, limit: float
+) -> dict[str, float]:
+    """What `benchmarks.NAME` prints of a broker; raises Failure."""
+    command = [*_pinned(core, name), *what, "--port", str(port), "--pid", str(pid)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
     except subprocess.TimeoutExpired:
-        raise Failure(f"benchmarks.subscribe did not end within {limit:g} s") from None
+        raise Failure(f"benchmarks.{name} did not end within {limit:g} s") from None
     if done.returncode:
         raise Failure(done.stderr.strip()[-500:])
     found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def subscribe_run(port: int, pid: int, core: int, limit: float) -> Measurement:
+    """What one wildcard SUBSCRIBE costs; raises Failure."""
+    found = _measured("subscribe", (), port, pid, core, limit)
     return replace(
         failed(""), ok=True, errors=(), cpu=found["cpu"], p50=found["wall"], p99=found["worst"],
         more={name: round(value, 2) for name, value in found.items()},
@@ -48,14 +57,7 @@ def subscribe_run(port: int, pid: int, core: int, limit: float) -> Measurement:
 
 def decisions_run(what: str, port: int, pid: int, core: int, limit: float) -> Measurement:
     """What a message or a filter costs that rights are asked for; raises Failure."""
-    command = [*_pinned(core, "decisions"), what, "--port", str(port), "--pid", str(pid)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
-    except subprocess.TimeoutExpired:
-        raise Failure(f"benchmarks.decisions did not end within {limit:g} s") from None
-    if done.returncode:
-        raise Failure(done.stderr.strip()[-500:])
-    found: dict[str, float] = json.loads(done.stdout)
+    found = _measured("decisions", (what,), port, pid, core, limit)
     return replace(
         failed(""), ok=True, errors=(), cpu=found["cpu"],
         more={name: round(value, 3) for name, value in found.items()},

@@ -86,7 +86,7 @@ def words(topic: str) -> list[str]:
 
 def is_shared(topic_filter: str) -> bool:
     """Whether a filter is that of a shared subscription (4.8.2)."""
-    return topic_filter.startswith(("$share/", "$queue/"))
+    return topic_filter.startswith("$") and topic_filter.startswith(("$share/", "$queue/"))
 
 
 def split_shared(topic_filter: str) -> tuple[str | None, str]:

@@ -12,6 +12,7 @@ from twisted.internet.defer import Deferred
 from mqttd.admin.http.parts import Parts
 from mqttd.admin.http.requests import ApiError
 from mqttd.admin.http.route import Ask, delete, get, post
+from mqttd.admin.resources.telling import once_told
 from mqttd.broker.rights.bans import BanError
 
 __all__ = ["Bans"]
@@ -118,21 +119,12 @@ class Bans:
         return self._kept(Lifted(one))
 
     def _kept(self, answer: Added | Lifted) -> Deferred[Any]:
-        """The answer, once what was changed outlasts the process, or cannot for now; and once the
-        other nodes of a cluster can hear of it, or cannot."""
-        done: Deferred[Any] = Deferred()
-        bans = self.parts.broker.bans
+        """The answer, which says where the change does not outlast the process yet."""
 
-        def kept(why: str) -> None:
-            answer.unkept = why or None
-            bans.when_told(told)
+        def unkept(why: str) -> None:
+            answer.unkept = why
 
-        def told(why: str) -> None:
-            answer.untold = why or None
-            done.callback(answer)
-
-        bans.when_kept(kept)
-        return done
+        return once_told(self.parts.broker.bans, answer, unkept)
 
     def _not_stored(self, what: str, error: OSError) -> ApiError:
         bans = self.parts.broker.bans

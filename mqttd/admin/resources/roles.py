@@ -13,6 +13,7 @@ from twisted.internet.defer import Deferred
 from mqttd.admin.http.parts import Parts
 from mqttd.admin.http.requests import ADMINISTRATOR, ApiError
 from mqttd.admin.http.route import Ask, delete, get, post
+from mqttd.admin.resources.telling import once_told
 from mqttd.broker.ground.roles import Change, Group, Member, Role, RoleError
 from mqttd.readmodel.pages import DEFAULT_LIMIT, Limit, read_cursor, write_cursor
 from mqttd.types import StoreFull
@@ -210,22 +211,12 @@ class RolesResource:
             raise ApiError(507, "not_stored", f"the roles cannot be kept: {error}") from None
 
     def _when_kept(self, answer: Any) -> Deferred[Any]:
-        """The answer, once what was changed outlasts the process, 507 if it cannot for now; and
-        once the other nodes of a cluster can hear of it, or cannot."""
-        done: Deferred[Any] = Deferred()
-        roles = self._roles()
-
-        def kept(why: str) -> None:
-            if why:
-                text = "this holds, but is not stored yet, and lost if the broker is killed"
-                done.errback(ApiError(507, "not_stored_yet", f"{text}: {why}"))
-            else:
-                roles.when_told(told)
-
-        def told(why: str) -> None:
-            answer.untold = why or None
-            done.callback(answer)
-
-        roles.when_kept(kept)
+        """The answer; 507 where what was changed does not outlast the process yet."""
+        done = once_told(self._roles(), answer, _not_stored_yet)
         self.parts.broker.perform_later()  # what this turn has told the journal is written now
         return done
+
+
+def _not_stored_yet(why: str) -> None:
+    text = "this holds, but is not stored yet, and lost if the broker is killed"
+    raise ApiError(507, "not_stored_yet", f"{text}: {why}")

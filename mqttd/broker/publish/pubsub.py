@@ -238,7 +238,7 @@ class PubSub:
         """Add or replace one allowed subscription; returns the reason code (the granted QoS)."""
         settings = self.server.settings
         full_filter = subscription.topic_filter
-        shared = full_filter.startswith("$") and is_shared(full_filter)
+        shared = is_shared(full_filter)
         if is_wildcard(full_filter) and not settings.wildcard_subscription:
             return reasons.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED
         if shared and not settings.shared_subscription:
@@ -252,10 +252,7 @@ class PubSub:
             if not session.has_room(filter_weight(full_filter, identifier != 0)):
                 return reasons.QUOTA_EXCEEDED
         packed = options_of(qos, subscription.no_local, subscription.retain_as_published)
-        if shared:
-            new = self.put_back(session, full_filter, packed, identifier)
-        else:
-            new = self.router.subscribe(session, full_filter, packed, identifier)
+        new = self.put_back(session, full_filter, packed, identifier)
         handling = subscription.retain_handling
         if not shared and settings.retain_available and (handling == 0 or (handling == 1 and new)):
             self._replay_retained(session, full_filter, packed, identifier)

@@ -8,7 +8,7 @@ Packets for identifiers of one length differ in these bytes alone, so the parts 
 once for each length, and each receiver's packet, or its run of QoS 0, is one join of them. Where
 many receivers share an identifier, or have none, they share the bytes, too.
 
-The slow twin is `Inbound.fan`; both give the same (tests/unit/session/test_differential.py).
+The slow twin is `Inbound.fan`; both give the same (tests/unit/session/test_naming.py).
 MQTT 5.0, 3.3.2.3.8.
 """
 
@@ -116,10 +116,9 @@ class Naming(Lending):
                 if granted:
                     receiver.take(wire, packet_id, id_at)
                     continue
-            elif older is None:
-                older = recast(data, pos, p, topic_end, body, stop, size, True)
-                wire = older
             else:
+                if older is None:
+                    older = recast(data, pos, p, topic_end, body, stop, size, True)
                 wire = older
             if (
                 channel is None
