@@ -1,15 +1,18 @@
-"""The process that looks at rules which somebody has sent: python -P -m mqttd.access.child
+"""The process that looks at rules which somebody has sent: python -P -m mqttd.access.child CPU
 
     a line of JSON, what to do --> here, at low priority --> a line of JSON
 
-The other half is `mqttd.access.process`, which says what may be asked. Promise: `MOST_CPU` seconds
-and `MOST_MEMORY` bytes, where the system can hold a process to that; it ends with its input.
+The other half is `mqttd.access.process`, which says what may be asked. Promise: CPU seconds of a
+core for a line and `MOST_MEMORY` bytes, where the system can hold a process to that (it is
+killed); it ends with its input.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import sys
+import time
 from typing import Any, Final
 
 import msgspec
@@ -20,9 +23,13 @@ from mqttd.access.acl.rules import AclRules
 from mqttd.access.diff import Difference
 from mqttd.types import ClientInfo
 
+try:
+    import resource
+except ImportError:  # not on this system
+    resource = None  # type: ignore[assignment]
+
 __all__ = ["Looking", "main"]
 
-MOST_CPU: Final = 60
 MOST_MEMORY: Final = 1 << 30
 
 Json = dict[str, Any]
@@ -57,14 +64,17 @@ class Looking:
 
 
 def _hold() -> None:
-    """Stand back behind the broker, and take no more than is promised."""
+    """Stand back behind the broker, and take no more memory than is promised."""
     os.nice(10)
-    try:
-        import resource
-    except ImportError:  # not on this system
-        return
-    resource.setrlimit(resource.RLIMIT_CPU, (MOST_CPU, MOST_CPU))
-    resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY, MOST_MEMORY))
+    if resource is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY, MOST_MEMORY))
+
+
+def _begin(cpu: int) -> None:
+    """From now on no more seconds of a core than one line may take."""
+    if resource is not None:
+        most = math.ceil(time.process_time()) + cpu
+        resource.setrlimit(resource.RLIMIT_CPU, (most, resource.RLIM_INFINITY))
 
 
 def main() -> None:
@@ -72,6 +82,7 @@ def main() -> None:
     _hold()
     looking = Looking()
     for line in sys.stdin.buffer:
+        _begin(int(sys.argv[1]))
         try:
             found = looking.answer(msgspec.json.decode(line))
         except AclSyntaxError as error:

@@ -6,7 +6,8 @@ Rules may come from anybody who may see the broker, and what it takes to look at
 square where they are made for that: neither its loop nor a thread, which would hold the
 interpreter lock, is to do it.
 
-Promise: an answer within `PATIENCE` seconds, or `RulesError`; the process ends when this is closed.
+Promise: an answer within `PATIENCE` seconds, or `RulesError`; no more than `MOST_CPU` seconds of a
+core for it (a machine that is busy answers later, not less); the process ends when this is closed.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ import msgspec
 
 from mqttd.access.acl.conf import AclSyntaxError
 
-__all__ = ["PATIENCE", "RulesError", "RulesProcess"]
+__all__ = ["MOST_CPU", "PATIENCE", "RulesError", "RulesProcess"]
 
-#: Seconds that one question may take.
-PATIENCE: Final = 10.0
+#: Seconds until one question is given up, and seconds of a core that it may take.
+PATIENCE: Final = 25.0
+MOST_CPU: Final = 10
 
 Json = dict[str, Any]
 
@@ -36,8 +38,8 @@ class RulesError(OSError):
 class RulesProcess:
     """The process; it is started by the first question, and `close` ends it."""
 
-    def __init__(self, patience: float = PATIENCE) -> None:
-        self.patience = patience
+    def __init__(self, patience: float = PATIENCE, cpu: int = MOST_CPU) -> None:
+        self.patience, self.cpu = patience, cpu
         self.closed = False
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
@@ -61,7 +63,8 @@ class RulesProcess:
             late.cancel()
         if not line:
             raise RulesError(
-                f"these rules take more than {self.patience:g} s, or too much memory, to look at:"
+                f"these rules take more than {self.cpu} s of a core, more than {self.patience:g} s,"
+                " or too much memory, to look at:"
                 " send fewer, or have `mqttd-ctl acl lint FILE` look at them without the broker"
             )
         found: Json = msgspec.json.decode(line)
@@ -76,7 +79,7 @@ class RulesProcess:
             if self._process is None:
                 try:
                     self._process = subprocess.Popen(
-                        [sys.executable, "-P", "-m", "mqttd.access.child"],
+                        [sys.executable, "-P", "-m", "mqttd.access.child", str(self.cpu)],
                         stdin=subprocess.PIPE,
                         stdout=subprocess.PIPE,
                         stderr=subprocess.DEVNULL,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import urllib.request
 from pathlib import Path
@@ -36,11 +37,19 @@ class Late:
 
 
 def url_of(broker: Broker) -> str:
-    """Where its door is, as soon as that is open."""
+    """Where its door is, as soon as that is open: the port is told before it listens."""
     found = until(
         lambda: [line for line in broker.lines if "HTTP interface on port" in line], broker.output
     )
-    return f"http://127.0.0.1:{found[0].rpartition(':')[2]}"
+    port = int(found[0].rpartition(":")[2])
+    until(lambda: listens(port), broker.output)
+    return f"http://127.0.0.1:{port}"
+
+
+def listens(port: int) -> bool:
+    """Whether somebody takes connections there."""
+    with socket.socket() as tried:
+        return tried.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_a_broker_whose_plugins_are_loading_is_waited_for_and_one_without_is_told(

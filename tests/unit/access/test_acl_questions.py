@@ -444,6 +444,15 @@ def test_who_waits_for_a_process_that_takes_too_long_is_told_what_to_do() -> Non
         process.ask("lint", text="", name="n", nomatch="deny")
 
 
+def test_what_counts_is_the_time_of_a_core_for_one_question() -> None:
+    """A machine that is busy answers later; what is made to take long is ended, others go on."""
+    text = "".join(f'{{deny, all, subscribe, ["x%u{n}/#"]}}.' for n in range(30_000))
+    process = RulesProcess(cpu=1)
+    with pytest.raises(RulesError, match="more than 1 s of a core"):
+        process.ask("lint", text=text, name="n", nomatch="deny")
+    process.close()
+
+
 def test_questions_that_are_closed_let_go_of_who_waits(site: Site) -> None:
     process = site.ask.process()
     assert process.ask("lint", text="{allow, all}.", name="n", nomatch="deny")["findings"]

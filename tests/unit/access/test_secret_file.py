@@ -239,7 +239,8 @@ def test_libsodium_says_what_argon2_says(cost: Cost, monkeypatch: pytest.MonkeyP
     shown = [
         hashed,
         hashed[:-1],
-        hashed[:-2] + "AA",
+        # One hash in a thousand ends so by itself.
+        hashed[:-2] + ("BA" if hashed.endswith("AA") else "AA"),
         hashed.replace("m=", "m=1"),
         dummy_hash({}, "x"),
     ]
