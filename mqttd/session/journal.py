@@ -18,8 +18,12 @@ is a fault of the broker. MQTT 5.0, 4.1 (session state).
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from mqttd.session.ground.connection import OPEN, Connection, Ending
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 __all__ = ["Journal", "Numbers"]
 
@@ -64,7 +68,7 @@ class Journal(Ending):
         #: What is told belongs together over more than this turn: none of it is kept before all is.
         self.whole: bool = False
         #: For what was `queued` last (`mqttd.session.ground.message`); 0: it cannot be read again.
-        self.receipt: int = 0
+        self.receipt: i64 = 0
 
     def end_whole(self) -> None:
         """What belongs together was told."""

@@ -10,9 +10,11 @@ MQTT 5.0, 4.1.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterator
 from typing import Final
+
+from librt.vecs import vec
+from mypy_extensions import i64
 
 from mqttd.session.charged import flight_weight
 from mqttd.session.ground.account import AWAITING, INFLIGHT
@@ -60,7 +62,7 @@ class Kept(Pending):
         self.have_numbers().inflight[packet_id] = number
 
     def restore_queue(
-        self, entries: list[object], numbers: array[int], ranks: list[int]
+        self, entries: list[object], numbers: vec[i64], ranks: list[int]
     ) -> list[int]:
         """The journal has kept what was queued, as entries or receipts.
 

@@ -22,8 +22,10 @@ looks for it from the head. Without priorities one list serves.
 
 from __future__ import annotations
 
-from array import array
 from typing import Final
+
+from librt.vecs import append, pop, vec
+from mypy_extensions import i64
 
 from mqttd.codec.topic import match
 from mqttd.session.ground.message import (
@@ -52,18 +54,16 @@ class _Lane:
         self.priority = priority
         self.items: list[object] = []
         self.head: int = 0
-        #: The journal's number of each item, None while none has one; of the item taken last.
-        self.numbers: array[int] | None = None
-        self.taken: int = 0
+        #: The journal's number of each item, nothing while none has one; of the item taken last.
+        self.numbers: vec[i64] = vec[i64]()
+        self.taken: i64 = 0
 
-    def put(self, entry: object, number: int) -> None:
+    def put(self, entry: object, number: i64) -> None:
         numbers = self.numbers
-        if numbers is not None:
-            numbers.append(number)
-        elif number:
-            numbers = array("Q", bytes(8 * len(self.items)))
-            numbers.append(number)
-            self.numbers = numbers
+        if number or len(numbers):
+            while len(numbers) < len(self.items):
+                numbers = append(numbers, 0)
+            self.numbers = append(numbers, number)
         self.items.append(entry)
 
     def take(self) -> object:
@@ -73,22 +73,20 @@ class _Lane:
         # It would be held until the list is compacted: a thousand messages, of any size.
         items[head] = None
         numbers = self.numbers
-        if numbers is not None:
+        if len(numbers):
             self.taken = numbers[head]
         head += 1
         if head >= _COMPACT_AT and head * 2 >= len(items):
             del items[:head]
-            if numbers is not None:
-                del numbers[:head]
+            if len(numbers):
+                self.numbers = numbers[head:]
             head = 0
         self.head = head
         return taken
 
     def pick(self, at: int) -> object:
-        numbers = self.numbers
-        if numbers is not None:
-            self.taken = numbers[at]
-            del numbers[at]
+        if len(self.numbers):
+            self.numbers, self.taken = pop(self.numbers, at)
         return self.items.pop(at)
 
 
@@ -215,7 +213,7 @@ class MQueue:
         numbers: list[int] = []
         receipts: list[int] = []
         lane = self._first()
-        if lane.numbers is not None:
+        if len(lane.numbers):
             for at in range(lane.head, min(lane.head + most, len(lane.items))):
                 entry = lane.items[at]
                 if not isinstance(entry, int):
@@ -232,7 +230,7 @@ class MQueue:
         found: dict[int, object] = dict(zip(numbers, entries, strict=True))
         for lane in self._lanes if self._lanes is not None else [self._lane]:
             at = lane.head
-            while found and at < len(lane.items) and lane.numbers is not None:
+            while found and at < len(lane.items) and len(lane.numbers):
                 number: int = lane.numbers[at]
                 if number not in found:
                     break
@@ -282,7 +280,7 @@ class MQueue:
         result: list[int] = []
         some = False
         for lane in lanes:
-            if lane.numbers is not None:
+            if len(lane.numbers):
                 some = True
                 result.extend(lane.numbers[lane.head :])
             else:
@@ -292,7 +290,7 @@ class MQueue:
     def unnumber(self) -> None:
         """The journal knows none of them any more."""
         for lane in self._lanes if self._lanes is not None else [self._lane]:
-            lane.numbers = None
+            lane.numbers = vec[i64]()
             lane.taken = 0
 
     def take_dropped(self) -> list[int]:

@@ -11,7 +11,11 @@ Present  what a file says of each record, before it is a part of a home
 from __future__ import annotations
 
 from array import array
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from librt.strings import BytesWriter
+from librt.vecs import append, vec
+from mypy_extensions import i32, i64
 
 from mqttd.codec.native import mypyc_attr
 from mqttd.storage.database import (
@@ -23,17 +27,8 @@ from mqttd.storage.database import (
     UNSUBSCRIBE_ALL,
 )
 
-if TYPE_CHECKING:
-    from mypy_extensions import i64
+__all__ = ["Block", "Group", "Home", "Homes", "Part", "Present", "in_order", "picked"]
 
-__all__ = ["LOOSE", "Block", "Group", "Home", "Homes", "Part", "Present"]
-
-#: A number in a list, in memory, and one that is packed.
-_WORD: Final = 40
-_PACKED: Final = 8
-#: Numbers in the list from which on they are packed: to do so with those of a hundred thousand
-#: records at once, and to let go of them, takes milliseconds in which nobody else runs.
-LOOSE: Final = 4096
 #: To delete a row takes as long as to write so many bytes, and its own by this power of two.
 _DELETED: Final = 512
 _PAGES: Final = 6
@@ -65,10 +60,10 @@ class Block:
     def __init__(self, id: int) -> None:
         self.id = id
         #: Records, those that live, those that say something about blocks that are there; bytes.
-        self.count: int = 0
-        self.live: int = 0
-        self.needed: int = 0
-        self.size: int = 0
+        self.count: i64 = 0
+        self.live: i64 = 0
+        self.needed: i64 = 0
+        self.size: i64 = 0
         #: The blocks that say something about its records, all of them newer; how often each does.
         self.noted_by: list[Block] | None = None
         self.noted: list[int] = _NONE
@@ -76,7 +71,7 @@ class Block:
         #: There is a row, or one is being written, and it is to stay.
         self.stored: bool = False
 
-    def wasted(self) -> int:
+    def wasted(self) -> i64:
         """How many records in it are needed no more."""
         return self.count - self.live - self.needed
 
@@ -115,23 +110,22 @@ class Block:
 class Home:
     """Records that were numbered together, and the block that they are in now."""
 
-    __slots__ = ("at", "block", "count", "dead", "gone", "ids", "live", "start")
+    __slots__ = ("at", "block", "dead", "gone", "ids", "live", "start")
 
-    def __init__(self, start: int, block: Block) -> None:
-        self.start = start
+    def __init__(self, start: i64, block: Block) -> None:
+        self.start: i64 = start
         self.block = block
         #: Where the bytes of each record begin in the block.
-        self.at: array[int] = array("I")
+        self.at: vec[i32] = vec[i32]()
         #: The packet ids of those that INFLIGHT was said of, 0 for others, as far as there are any.
         self.ids: array[int] | None = None
-        self.count: int = 0
-        self.live: int = 0
+        self.live: i64 = 0
         #: A bit for each record that is forgotten.
         self.dead: bytearray | None = None
         #: Those of them that no block has any more: they were dead when the others were moved.
         self.gone: bytearray | None = None
 
-    def send(self, at: int, packet_id: int) -> None:
+    def send(self, at: i64, packet_id: i64) -> None:
         """The record at this place is in flight."""
         ids = self.ids
         if ids is None:
@@ -140,17 +134,17 @@ class Home:
             ids.frombytes(bytes(2 * (at + 1 - len(ids))))
         ids[at] = packet_id
 
-    def packet_id(self, at: int) -> int:
+    def packet_id(self, at: i64) -> i64:
         """The packet id that INFLIGHT has said for the record at this place, 0 if it has not."""
         ids = self.ids
         return ids[at] if ids is not None and at < len(ids) else 0
 
-    def is_dead(self, at: int) -> bool:
+    def is_dead(self, at: i64) -> bool:
         """Whether the record at this place was forgotten."""
         dead = self.dead
         return dead is not None and at >> 3 < len(dead) and dead[at >> 3] >> (at & 7) & 1 == 1
 
-    def is_gone(self, at: int) -> bool:
+    def is_gone(self, at: i64) -> bool:
         """Whether the dead record at this place is in no block: FORGET need not be said of it."""
         gone = self.gone
         return gone is not None and at >> 3 < len(gone) and gone[at >> 3] >> (at & 7) & 1 == 1
@@ -161,12 +155,14 @@ class Home:
         if dead is not None:
             self.gone = bytearray(dead)
 
-    def lack(self, at: int) -> None:
-        """While restoring: no block has the record at this place."""
+    def lack(self) -> None:
+        """While restoring: no block has the next record."""
+        at: i64 = len(self.at)
+        self.at = append(self.at, 0)
         self.bury(at)
         self.gone = _with(self.gone, at)
 
-    def bury(self, at: int) -> None:
+    def bury(self, at: i64) -> None:
         """Note that the record at this place is forgotten."""
         self.dead = _with(self.dead, at)
 
@@ -189,7 +185,7 @@ class Homes:
         self.all.append(home)
         self.starts.append(home.start)
 
-    def before(self, number: int) -> Home | None:
+    def before(self, number: i64) -> Home | None:
         """The last one that does not begin behind this number."""
         at = self._after(number)
         return self.all[at - 1] if at else None
@@ -200,15 +196,14 @@ class Homes:
         del self.all[at]
         del self.starts[at]
 
-    def _after(self, number: int) -> int:
+    def _after(self, number: i64) -> i64:
         """`bisect.bisect_right`, without a call of an object for each comparison."""
         starts = self.starts
-        wanted: i64 = number
         low: i64 = 0
         high: i64 = len(starts)
         while low < high:
             middle: i64 = (low + high) >> 1
-            if wanted < starts[middle]:
+            if number < starts[middle]:
                 high = middle
             else:
                 low = middle + 1
@@ -218,36 +213,34 @@ class Homes:
 class Part:
     """A block that is full, of a group that is still gathered or being written."""
 
-    __slots__ = ("block", "data", "packed", "size", "words")
+    __slots__ = ("block", "data", "size", "words")
 
-    def __init__(
-        self, block: Block, packed: array[int], words: list[int], data: list[bytes], size: int
-    ) -> None:
+    def __init__(self, block: Block, words: bytes, data: list[bytes], size: int) -> None:
         self.block = block
-        self.packed = packed
         self.words = words
         self.data = data
         self.size = size
+
+    def directory(self) -> bytes:
+        """The words of its records."""
+        return self.words
 
 
 class Group:
     """What is written in one transaction."""
 
-    __slots__ = ("at", "away", "block", "data", "drops", "drops_size", "ends", "error", "found",
-                 "fsync", "full", "home", "last", "packed", "parts", "reads", "rows", "rows_size",
+    __slots__ = ("away", "block", "data", "drops", "drops_size", "ends", "error", "found",
+                 "fsync", "full", "home", "last", "parts", "reads", "rows", "rows_size",
                  "size", "wills", "words")  # fmt: skip
 
     def __init__(self, block: Block, home: Home) -> None:
         self.block = block
         self.home = home
-        #: The words of its records: those that were packed, and the last ones (`loose`).
-        self.packed: array[int] = array("Q")
-        self.words: list[int] = []
+        #: The words of its records: native numbers of 8 bytes.
+        self.words: BytesWriter = BytesWriter()
         self.data: list[bytes] = []
-        #: Where in them those of the last records begin; of those before their home knows it.
-        self.at: list[int] = []
         #: Bytes in `data`, the last of them.
-        self.size: int = 0
+        self.size: i64 = 0
         self.last: bytes = b""
         #: Blocks that are full, and the bytes that they take in memory.
         self.parts: list[Part] = []
@@ -274,10 +267,11 @@ class Group:
 
     def weight(self) -> int:
         """Bytes that it takes in memory."""
-        return self.full + self.size + self.rows_size + self._words_weight()
+        return self.full + self.size + self.rows_size + len(self.words)
 
-    def _words_weight(self) -> int:
-        return _WORD * len(self.words) + _PACKED * len(self.packed)
+    def directory(self) -> bytes:
+        """The words of the records of the block at hand."""
+        return self.words.getvalue()
 
     def row(self, statement: int, parameters: tuple[object, ...]) -> None:
         """One more statement (`mqttd.storage.database`)."""
@@ -328,43 +322,32 @@ class Group:
         self.drops.append(block.id)
         self.drops_size += _DELETED + (block.size >> _PAGES)
 
-    def pack(self) -> None:
-        """There are `LOOSE` words: have what is in lists take less room."""
-        self.packed.fromlist(self.words)
-        self.words = []
-        self.home.at.fromlist(self.at)
-        self.at = []
-
     def unsay(self) -> None:
         """The records of the block at hand are over already."""
-        self.packed = array("Q")
-        self.words = []
+        self.words = BytesWriter()
 
     def said(self) -> bool:
         """Whether there are records in the block at hand."""
-        return len(self.words) > 0 or len(self.packed) > 0
+        return len(self.words) > 0
 
-    def measure(self) -> int:
+    def measure(self) -> i64:
         """Have the block at hand know how large it is; returns its bytes."""
         block = self.block
-        self.home.at.fromlist(self.at)
-        self.at = []
-        words = len(self.words) + len(self.packed)
-        block.count = words // 2
+        self.home.at = self.home.at[:]  # what it had room for beyond goes
+        block.count = len(self.words) >> 4
         if block.live == 0:
             self.data = []
             self.size = 0
-        block.size = self.size + 8 * words
+        block.size = self.size + len(self.words)
         return block.size
 
     def part(self, block: Block, home: Home) -> None:
         """The block at hand is full; go on with this one."""
-        self.parts.append(Part(self.block, self.packed, self.words, self.data, self.size))
-        self.full += self.size + self._words_weight()
+        self.parts.append(Part(self.block, self.words.getvalue(), self.data, self.size))
+        self.full += self.size + len(self.words)
         self.block = block
         self.home = home
-        self.packed = array("Q")
-        self.words = []
+        self.words = BytesWriter()
         self.data = []
         self.size = 0
         self.last = b""
@@ -392,29 +375,43 @@ class Present:
     __slots__ = ("numbers", "ordered", "places")
 
     def __init__(self) -> None:
-        self.numbers: array[int] = array("Q")
+        self.numbers: vec[i64] = vec[i64]()
         #: The index of its block << 33 | where its bytes begin there << 1 | does it live?
-        self.places: array[int] = array("Q")
+        self.places: vec[i64] = vec[i64]()
         self.ordered: bool = True
 
-    def put(self, number: int, index: int, at: int, lives: bool) -> None:
+    def put(self, number: i64, index: i64, at: i64, lives: bool) -> None:
         """One more."""
-        if self.ordered and self.numbers and number < self.numbers[-1]:
+        numbers = self.numbers
+        if self.ordered and len(numbers) and number < numbers[len(numbers) - 1]:
             self.ordered = False
-        self.numbers.append(number)
-        self.places.append(index << 33 | at << 1 | lives)
+        self.numbers = append(numbers, number)
+        self.places = append(self.places, index << 33 | at << 1 | (1 if lives else 0))
 
     def sort(self) -> None:
         """Bring them into the order of their numbers."""
         if not self.ordered:
-            numbers, places = self.numbers, self.places
-            order = sorted(range(len(numbers)), key=numbers.__getitem__)
-            self.numbers = array("Q", [numbers[at] for at in order])
-            self.places = array("Q", [places[at] for at in order])
+            order = in_order(self.numbers)
+            self.numbers = picked(self.numbers, order)
+            self.places = picked(self.places, order)
             self.ordered = True
 
 
-def _with(bits: bytearray | None, at: int) -> bytearray:
+def in_order(numbers: vec[i64]) -> list[int]:
+    """The places of numbers, the lowest first."""
+    keys: list[int] = [numbers[at] for at in range(len(numbers))]
+    return sorted(range(len(keys)), key=keys.__getitem__)
+
+
+def picked(numbers: vec[i64], places: list[int]) -> vec[i64]:
+    """The numbers at these places."""
+    found = vec[i64](capacity=len(places))
+    for at in places:
+        found = append(found, numbers[at])
+    return found
+
+
+def _with(bits: bytearray | None, at: i64) -> bytearray:
     """Bits, and one more."""
     if bits is None:
         bits = bytearray(at // 8 + 8)

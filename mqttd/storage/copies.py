@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import sqlite3
 import zlib
-from array import array
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -55,9 +54,8 @@ class Copies(Protocol):
 
 
 def _block(part: Group | Part) -> tuple[int, bytes, bytes] | None:
-    words = array("Q", part.packed)
-    words.fromlist(part.words)
-    return (part.block.id, words.tobytes(), b"".join(part.data)) if words else None
+    words = part.directory()
+    return (part.block.id, words, b"".join(part.data)) if words else None
 
 
 def pack_group(group: Group) -> bytes:

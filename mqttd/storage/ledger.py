@@ -23,10 +23,13 @@ files or threads.
 
 from __future__ import annotations
 
-from array import array
 from typing import Final
 
-from mqttd.storage.blocks import LOOSE, Block, Group, Home, Homes, Present
+from librt.strings import read_i64_le, write_i64_le
+from librt.vecs import append
+from mypy_extensions import i32, i64
+
+from mqttd.storage.blocks import Block, Group, Home, Homes, Present
 
 __all__ = ["DELIVERY", "FORGET", "INFLIGHT", "KIND_MASK", "LENGTH_MASK", "MESSAGE3", "MESSAGE5",
            "OWNER_SHIFT", "QUIET", "RECEIVED", "RELEASED", "RETAINED", "SAME", "Ledger",
@@ -68,8 +71,8 @@ _LIGHT: Final = 256 << 10
 _READ_BYTES: Final = 4 << 20
 #: Bytes with which a block is full: what is moved stands in memory, with more each time it was.
 _FULL: Final = 2 << 20
-#: And words: what many get has few bytes, and a block is moved in one turn.
-_WORDS: Final = 8 * LOOSE
+#: And bytes of words: what many get has few bytes, and a block is moved in one turn.
+_WORDS: Final = 256 << 10
 #: Numbers between two that live, beyond which a home ends (recovery).
 _GAP: Final = 64
 
@@ -79,12 +82,12 @@ class Ledger:
 
     def __init__(self) -> None:
         #: The number of the next record, and of the next block.
-        self.number: int = 1
+        self.number: i64 = 1
         self.next_block: int = 1
         self.blocks: dict[int, Block] = {}
         self.homes: Homes = Homes()
         #: Bytes of all blocks.
-        self.bytes: int = 0
+        self.bytes: i64 = 0
         self._hand: list[int] = []
         self._reading: bool = False
         #: How old a block must be to be moved, in groups.
@@ -117,55 +120,48 @@ class Ledger:
         else:
             full.stored = True
 
-    def _pack(self) -> None:
-        self.group.pack()
-        if len(self.group.packed) >= _WORDS:
-            self._part()
-
     # -- records -------------------------------------------------------------------------------
 
-    def note(self, owner: int, kind: int, packet_id: int, data: bytes) -> int:
+    def note(self, owner: i64, kind: i64, packet_id: i64, data: bytes) -> i64:
         """One more record, which lives; returns its number."""
         group = self.group
-        if group.size >= _FULL:
+        if group.size >= _FULL or len(group.words) >= _WORDS:
             self._part()
-        if len(group.words) >= LOOSE:
-            self._pack()
-        words = group.words
         number = self.number
         self.number = number + 1
-        length = len(data)
-        if length:
+        size: i64 = len(data)
+        length = size
+        if size:
             if data is group.last:
                 length = SAME
             else:
                 group.last = data
                 group.data.append(data)
-                group.size += length
-        words.append(owner << OWNER_SHIFT | length)
-        words.append(number << 20 | kind << 16 | packet_id)
+                group.size += size
+        words = group.words
+        write_i64_le(words, owner << OWNER_SHIFT | length)
+        write_i64_le(words, number << 20 | kind << 16 | packet_id)
         block = group.block
         block.live += 1
         home = group.home
-        if not home.count:
+        if not len(home.at):
             block.homes.append(home)
             self.homes.add(home)
         home.live += 1
-        home.count += 1
-        group.at.append(group.size - len(data))
+        home.at = append(home.at, i32(group.size - size))
         return number
 
-    def forget(self, number: int) -> None:
+    def forget(self, number: i64) -> None:
         """A record is not needed any more; nothing happens to one that is unknown."""
         block = self._bury(number)
         if block is not None:
             self._say(FORGET, number, 0, block)
 
-    def lose(self, number: int) -> None:
+    def lose(self, number: i64) -> None:
         """A record whose owner is gone: its row in `session` says so, nothing else has to."""
         self._bury(number)
 
-    def _bury(self, number: int) -> Block | None:
+    def _bury(self, number: i64) -> Block | None:
         """A record is dead; returns its block, None if that went with it or before."""
         home = self.find(number)
         if home is None:
@@ -182,21 +178,21 @@ class Ledger:
             return None
         return block
 
-    def send(self, number: int, packet_id: int) -> None:
+    def send(self, number: i64, packet_id: i64) -> None:
         """A record is in flight under this packet id from now on."""
         home = self.find(number)
         if home is not None:
             home.send(number - home.start, packet_id)
             self._say(INFLIGHT, number, packet_id, home.block)
 
-    def _say(self, kind: int, number: int, packet_id: int, about: Block) -> None:
+    def _say(self, kind: i64, number: i64, packet_id: i64, about: Block) -> None:
         group = self.group
-        if len(group.words) >= LOOSE:
-            self._pack()
+        if len(group.words) >= _WORDS:
+            self._part()
             if about.id not in self.blocks:
                 return  # nothing was left of it when it was full
-        group.words.append(0)
-        group.words.append(number << 20 | kind << 16 | packet_id)
+        write_i64_le(group.words, 0)
+        write_i64_le(group.words, number << 20 | kind << 16 | packet_id)
         if about is not group.block:
             about.keeps(group.block)
 
@@ -204,16 +200,14 @@ class Ledger:
         """A statement of the next transaction (`mqttd.storage.database`)."""
         self.group.row(statement, parameters)
 
-    def place(self, number: int) -> tuple[Block, int] | None:
+    def place(self, number: i64) -> tuple[Block, int] | None:
         """The block of a record that lives, and where its bytes begin there."""
         home = self.find(number)
         if home is None or home.is_dead(number - home.start):
             return None
-        at = number - home.start
-        loose = at - len(home.at)
-        return home.block, home.at[at] if loose < 0 else self.group.at[loose]
+        return home.block, home.at[number - home.start]
 
-    def find(self, number: int) -> Home | None:
+    def find(self, number: i64) -> Home | None:
         """Where a record is; None if its block is gone."""
         group = self.group
         home: Home | None = group.home
@@ -222,7 +216,7 @@ class Ledger:
             home = self.homes.before(number)
             if home is None:
                 return None
-        if number - home.start >= home.count:
+        if number - home.start >= len(home.at):
             return None
         return home
 
@@ -291,7 +285,7 @@ class Ledger:
         many = len(self.blocks) > 1024
         wanted = self.group.reads
         small: list[int] = []
-        size = 0
+        size: i64 = 0
         parts = len(self.group.parts)  # of a group that has brought more, more go
         for _ in range(_SWEPT + parts):
             if not hand or len(wanted) >= _READ + parts or size > _READ_BYTES:
@@ -325,8 +319,8 @@ class Ledger:
     def rewrite(self, found: list[tuple[int, bytes, bytes]], some: bool = False) -> None:
         """What lives of blocks that were read again (`some` of them) goes into this group."""
         self._reading = some  # and the others follow
-        living: list[tuple[int, int, int, int, bytes]] = []
-        said: list[tuple[int, int, int]] = []
+        living: list[tuple[i64, i64, i64, i64, bytes]] = []
+        said: list[tuple[i64, i64, i64]] = []
         rewritten: list[Block] = []
         shared = False
         for block_id, words, data in found:
@@ -350,20 +344,21 @@ class Ledger:
             # What a session is to get is read together; shared bytes stay beside each other.
             living.sort(key=_owner)
         for owner, number, kind, packet_id, data in living:
-            length = len(data)
-            if length:
+            size: i64 = len(data)
+            length = size
+            if size:
                 if data is group.last:  # many may have the same large one
                     length = SAME
                 else:
                     group.last = data
                     group.data.append(data)
-                    group.size += length
-            group.words.append(owner << OWNER_SHIFT | length)
-            group.words.append(number << 20 | kind << 16 | packet_id)
+                    group.size += size
+            write_i64_le(group.words, owner << OWNER_SHIFT | length)
+            write_i64_le(group.words, number << 20 | kind << 16 | packet_id)
             into.live += 1
             moved = self.find(number)
             assert moved is not None
-            moved.at[number - moved.start] = group.size - len(data)
+            moved.at[number - moved.start] = i32(group.size - size)
         self.moved += len(living)
         for kind, number, packet_id in said:
             target = self.find(number)
@@ -377,17 +372,18 @@ class Ledger:
         self,
         words: bytes,
         data: bytes,
-        living: list[tuple[int, int, int, int, bytes]],
-        said: list[tuple[int, int, int]],
+        living: list[tuple[i64, i64, i64, i64, bytes]],
+        said: list[tuple[i64, i64, i64]],
     ) -> bool:
         """Find what lives in a block, and what it still has to say; whether bytes are shared."""
         shared = False
-        numbers = array("Q", words)
-        at = start = 0
+        at: i64 = 0
+        start: i64 = 0
+        end: i64 = len(words)
         piece = b""  # what many have is cut out once
-        for i in range(0, len(numbers), 2):
-            first: int = numbers[i]
-            second: int = numbers[i + 1]
+        for i in range(i64(0), end, 16):
+            first = read_i64_le(words, i)
+            second = read_i64_le(words, i + 8)
             number = second >> 20
             kind = second >> 16 & 15
             packet_id = second & 0xFFFF
@@ -417,7 +413,7 @@ class Ledger:
 
     # -- recovery ------------------------------------------------------------------------------
 
-    def restore(self, blocks: list[Block], present: Present, highest: int) -> None:
+    def restore(self, blocks: list[Block], present: Present, highest: i64) -> None:
         """Begin with the blocks of a file, what is in them (sorted), the highest number given."""
         self.number = highest + 1
         del self.blocks[self.group.block.id]
@@ -428,23 +424,21 @@ class Ledger:
             if block.id >= self.next_block:
                 self.next_block = block.id + 1
         home: Home | None = None
-        place = -1
-        for i in range(len(present.numbers)):
-            number: int = present.numbers[i]
-            found: int = present.places[i]
+        place: i64 = -1
+        numbers, places = present.numbers, present.places
+        for i in range(i64(len(numbers))):
+            number = numbers[i]
+            found = places[i]
             index = found >> 33
-            if home is None or index != place or number - home.start - home.count > _GAP:
+            if home is None or index != place or number - home.start - len(home.at) > _GAP:
                 home = Home(number, blocks[index])
                 place = index
                 home.block.homes.append(home)
                 self.homes.add(home)
             at = number - home.start
-            while home.count < at:
-                home.lack(home.count)
-                home.count += 1
-                home.at.append(0)
-            home.count = at + 1
-            home.at.append(found >> 1 & 0xFFFFFFFF)
+            while len(home.at) < at:
+                home.lack()
+            home.at = append(home.at, i32(found >> 1 & 0x7FFFFFFF))
             if found & 1:
                 home.live += 1
                 home.block.live += 1
@@ -458,7 +452,7 @@ class Ledger:
             if block.live == 0 and block.needed == 0:
                 self._drop(block)
 
-    def relate(self, by: Block, kind: int, number: int) -> None:
+    def relate(self, by: Block, kind: i64, number: i64) -> None:
         """While restoring: `by` says something about this record."""
         home = self.find(number)
         if home is None or home.is_gone(number - home.start) or home.block is by:
@@ -467,17 +461,17 @@ class Ledger:
         if kind == FORGET or (home.packet_id(at) and not home.is_dead(at)):
             home.block.keeps(by)
 
-    def resend(self, number: int, packet_id: int) -> None:
+    def resend(self, number: i64, packet_id: i64) -> None:
         """While restoring: a record was in flight under this packet id, as INFLIGHT says."""
         home = self.find(number)
         if home is not None:
             home.send(number - home.start, packet_id)
 
 
-def receipt_of(length: int, kind: int) -> int:
+def receipt_of(length: i64, kind: i64) -> i64:
     """What a queue holds of a record (`mqttd.session.ground.message`); kind: with QUIET, if so."""
     return length << 8 | (kind >> 3) << 7 | (kind & KIND_MASK)
 
 
-def _owner(record: tuple[int, int, int, int, bytes]) -> tuple[int, int]:
+def _owner(record: tuple[i64, i64, i64, i64, bytes]) -> tuple[i64, i64]:
     return record[0], record[1]

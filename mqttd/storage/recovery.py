@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import sqlite3
 import zlib
-from array import array
+
+from librt.strings import read_i64_le
+from librt.vecs import append, vec
+from mypy_extensions import i64
 
 from mqttd.session.ground.message import one_receipt
-from mqttd.storage.blocks import Block, Present
+from mqttd.storage.blocks import Block, Present, in_order, picked
 from mqttd.storage.ledger import (
     DELIVERY,
     FORGET,
@@ -60,22 +63,23 @@ class Queue:
     __slots__ = ("numbers", "ordered", "receipts")
 
     def __init__(self) -> None:
-        self.numbers: array[int] = array("Q")
+        self.numbers: vec[i64] = vec[i64]()
         self.receipts: list[object] = []
         self.ordered: bool = True
 
-    def put(self, number: int, receipt: int) -> None:
+    def put(self, number: i64, receipt: i64) -> None:
         """One more."""
-        if self.ordered and self.numbers and number < self.numbers[-1]:
+        numbers = self.numbers
+        if self.ordered and len(numbers) and number < numbers[len(numbers) - 1]:
             self.ordered = False
-        self.numbers.append(number)
+        self.numbers = append(numbers, number)
         self.receipts.append(one_receipt(receipt))
 
     def sort(self) -> None:
         """Bring them into the order in which they were noted."""
         if not self.ordered:
-            places = sorted(range(len(self.numbers)), key=self.numbers.__getitem__)
-            self.numbers = array("Q", [self.numbers[at] for at in places])
+            places = in_order(self.numbers)
+            self.numbers = picked(self.numbers, places)
             self.receipts = [self.receipts[at] for at in places]
 
 
@@ -103,7 +107,7 @@ def read(base: sqlite3.Connection, ledger: Ledger, queues: bool = False) -> Cont
         owners.add(row[0])
     rows: list[tuple[int, bytes]] = []
     blocks: list[Block] = []
-    highest = 0
+    highest: i64 = 0
     for number, words, crc, size in base.execute(
         "SELECT id, words, crc, length(data) FROM block ORDER BY id"
     ):
@@ -118,10 +122,10 @@ def read(base: sqlite3.Connection, ledger: Ledger, queues: bool = False) -> Cont
     dead: set[int] = set()
     sent: dict[int, int] = {}
     for index in range(len(rows)):
-        found = array("Q")
-        found.frombytes(rows[index][1])
-        for at in range(1, len(found), 2):
-            second: int = found[at]
+        found = rows[index][1]
+        end: i64 = len(found)
+        for at in range(i64(8), end, 16):
+            second = read_i64_le(found, at)
             kind = second >> 16 & 15
             number = second >> 20
             if number > highest:
@@ -132,8 +136,7 @@ def read(base: sqlite3.Connection, ledger: Ledger, queues: bool = False) -> Cont
                 sent[number] = index << 16 | second & 0xFFFF
     present = Present()
     for index in range(len(rows)):
-        found = array("Q")
-        found.frombytes(rows[index][1])
+        found = rows[index][1]
         _read_block(found, index, blocks[index], owners, dead, sent, present, contents, queues)
     present.sort()
     ledger.restore(blocks, present, highest)
@@ -141,9 +144,7 @@ def read(base: sqlite3.Connection, ledger: Ledger, queues: bool = False) -> Cont
         if said:
             ledger.resend(number, said & 0xFFFF)
     for index in range(len(rows)):
-        found = array("Q")
-        found.frombytes(rows[index][1])
-        _relate(found, blocks[index], ledger)
+        _relate(rows[index][1], blocks[index], ledger)
     ledger.discard_useless(blocks)
     for records in contents.records.values():
         records.sort(key=_number)
@@ -153,7 +154,7 @@ def read(base: sqlite3.Connection, ledger: Ledger, queues: bool = False) -> Cont
 
 
 def _read_block(
-    found: array[int],
+    found: bytes,
     index: int,
     block: Block,
     owners: set[int],
@@ -163,12 +164,13 @@ def _read_block(
     contents: Contents,
     queues: bool,
 ) -> None:
-    at = 0
-    start = 0
-    last = 0
-    for i in range(0, len(found), 2):
-        first: int = found[i]
-        second: int = found[i + 1]
+    at: i64 = 0
+    start: i64 = 0
+    last: i64 = 0
+    end: i64 = len(found)
+    for i in range(i64(0), end, 16):
+        first = read_i64_le(found, i)
+        second = read_i64_le(found, i + 8)
         flags = second >> 16 & 15
         kind = flags & KIND_MASK
         if kind == FORGET or kind == INFLIGHT:
@@ -209,10 +211,11 @@ def _read_block(
         records.append(Found(owner, number, kind, packet_id, block.id, start, length))
 
 
-def _relate(found: array[int], block: Block, ledger: Ledger) -> None:
+def _relate(found: bytes, block: Block, ledger: Ledger) -> None:
     """What a block says about others keeps it."""
-    for i in range(1, len(found), 2):
-        second: int = found[i]
+    end: i64 = len(found)
+    for i in range(i64(8), end, 16):
+        second = read_i64_le(found, i)
         kind = second >> 16 & 15
         if kind == FORGET or kind == INFLIGHT:
             ledger.relate(block, kind, second >> 20)

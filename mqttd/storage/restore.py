@@ -13,8 +13,10 @@ MQTT 5.0: 3.1.2.5 (a will is published when the connection ends without DISCONNE
 from __future__ import annotations
 
 import sqlite3
-from array import array
 from typing import Final
+
+from librt.vecs import append, vec
+from mypy_extensions import i64
 
 from mqttd.broker.broker import Broker
 from mqttd.codec.reasons import MqttError
@@ -203,10 +205,10 @@ def _queue(
 
 def _ranked(
     journal: StoreJournal, session: Session, queue: Queue
-) -> tuple[list[object], array[int], list[int]]:
+) -> tuple[list[object], vec[i64], list[int]]:
     """What of a queue can be read, and its priorities; payloads are read for their topics alone."""
     entries: list[object] = []
-    numbers: array[int] = array("Q")
+    numbers = vec[i64]()
     ranks: list[int] = []
     mqueue = session.new_queue()
     at = 0
@@ -219,11 +221,11 @@ def _ranked(
             receipts.append(receipt)
             size += receipt >> 8
             at += 1
-        found = journal.recall(list(queue.numbers[first:at]), receipts, session.v5)
+        found = journal.recall([*queue.numbers[first:at]], receipts, session.v5)
         for i in range(len(found)):
             if found[i] is not None:
                 entries.append(queue.receipts[first + i])
-                numbers.append(queue.numbers[first + i])
+                numbers = append(numbers, queue.numbers[first + i])
                 ranks.append(mqueue.rank(found[i]))
     return entries, numbers, ranks
 

@@ -262,7 +262,7 @@ class _Import:
                 else:
                     self._take(line)
                 taken += 1
-                if len(self.ledger.group.words) >= 2 * _BATCH or taken % 5000 == 0:
+                if len(self.ledger.group.words) >= 16 * _BATCH or taken % 5000 == 0:
                     self.flush()
         except (ValueError, KeyError, IndexError, TypeError, MqttError, BanError) as error:
             raise StoreError(f"line {number}: {_told(error)}") from None

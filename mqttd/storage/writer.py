@@ -19,7 +19,6 @@ import sqlite3
 import threading
 import time
 import zlib
-from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from queue import Empty, SimpleQueue
@@ -351,8 +350,7 @@ def _of_several(
 
 def _insert(base: sqlite3.Connection, part: Group | Part) -> None:
     """Write a block."""
-    words = array("Q", part.packed)
-    words.fromlist(part.words)
+    words = part.directory()
     if words and part.size > _PIECE:
         base.execute(_MAKE_ROOM, (part.block.id, words, part.size, zlib.crc32(words)))
         _fill(base, part)
