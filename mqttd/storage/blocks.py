@@ -10,12 +10,11 @@ Present  what a file says of each record, before it is a part of a home
 
 from __future__ import annotations
 
-from array import array
 from typing import Final
 
 from librt.strings import BytesWriter
-from librt.vecs import append, vec
-from mypy_extensions import i32, i64
+from librt.vecs import append, pop, vec
+from mypy_extensions import i16, i32, i64
 
 from mqttd.codec.native import mypyc_attr
 from mqttd.storage.database import (
@@ -117,8 +116,9 @@ class Home:
         self.block = block
         #: Where the bytes of each record begin in the block.
         self.at: vec[i32] = vec[i32]()
-        #: The packet ids of those that INFLIGHT was said of, 0 for others, as far as there are any.
-        self.ids: array[int] | None = None
+        #: The packet ids of those that INFLIGHT was said of, 0 for others, as far as there are any;
+        #: those above 32,767 less 65,536.
+        self.ids: vec[i16] = vec[i16]()
         self.live: i64 = 0
         #: A bit for each record that is forgotten.
         self.dead: bytearray | None = None
@@ -128,16 +128,15 @@ class Home:
     def send(self, at: i64, packet_id: i64) -> None:
         """The record at this place is in flight."""
         ids = self.ids
-        if ids is None:
-            self.ids = ids = array("H")
-        if at >= len(ids):
-            ids.frombytes(bytes(2 * (at + 1 - len(ids))))
-        ids[at] = packet_id
+        while len(ids) <= at:
+            ids = append(ids, 0)
+        self.ids = ids
+        ids[at] = i16(packet_id - 0x10000 if packet_id > 0x7FFF else packet_id)
 
     def packet_id(self, at: i64) -> i64:
         """The packet id that INFLIGHT has said for the record at this place, 0 if it has not."""
         ids = self.ids
-        return ids[at] if ids is not None and at < len(ids) else 0
+        return i64(ids[at]) & 0xFFFF if at < len(ids) else 0
 
     def is_dead(self, at: i64) -> bool:
         """Whether the record at this place was forgotten."""
@@ -175,7 +174,7 @@ class Homes:
     def __init__(self) -> None:
         self.all: list[Home] = []
         #: The first number of each.
-        self.starts: list[int] = []
+        self.starts: vec[i64] = vec[i64]()
 
     def __len__(self) -> int:
         return len(self.all)
@@ -183,7 +182,7 @@ class Homes:
     def add(self, home: Home) -> None:
         """One more, behind all others."""
         self.all.append(home)
-        self.starts.append(home.start)
+        self.starts = append(self.starts, home.start)
 
     def before(self, number: i64) -> Home | None:
         """The last one that does not begin behind this number."""
@@ -194,7 +193,7 @@ class Homes:
         """It has no block any more."""
         at = self._after(home.start) - 1
         del self.all[at]
-        del self.starts[at]
+        self.starts, _ = pop(self.starts, at)
 
     def _after(self, number: i64) -> i64:
         """`bisect.bisect_right`, without a call of an object for each comparison."""

@@ -82,7 +82,7 @@ class Store:
     def check(self) -> None:
         """What is in memory agrees with itself, and with the file."""
         ledger = self.ledger
-        assert ledger.homes.starts == sorted(home.start for home in ledger.homes.all)
+        assert [*ledger.homes.starts] == sorted(home.start for home in ledger.homes.all)
         living = 0
         for home in ledger.homes.all:
             assert ledger.blocks[home.block.id] is home.block
