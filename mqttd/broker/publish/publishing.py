@@ -302,19 +302,21 @@ class Publishing(Rights):
         if self.router.gears.forget(token.name):
             self.router.all_changed()
 
-    def keepers(self, topic: str) -> object:
+    def keepers(self, topic: str) -> tuple[object, ...]:
         """See `Router.keepers`."""
         return self.holders.of(topic)
 
-    def with_journal(self, keepers: object, topic: str, listener: str) -> object:
+    def with_journal(
+        self, keepers: tuple[object, ...] | None, topic: str, listener: str
+    ) -> tuple[object, ...] | None:
         """See `Router.with_journal`."""
         if self.journal.promises(topic, listener):
             journal = self.journal
-            keepers = (journal, *keepers) if isinstance(keepers, tuple) else journal.alone
+            keepers = (journal, *keepers) if keepers else journal.alone
         crossed = self.crossed
         if crossed:
             self.crossed = ()
-            return (*keepers, *crossed) if isinstance(keepers, tuple) else crossed
+            return (*keepers, *crossed) if keepers else crossed
         return keepers
 
     def set_stuck(self, stuck: bool) -> None:

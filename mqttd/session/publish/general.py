@@ -172,14 +172,16 @@ class Router(Judge):
         """Whether an answer to it waits for other processes: then `Connection.leave` follows."""
         return False
 
-    def keepers(self, topic: str) -> object:
+    def keepers(self, topic: str) -> tuple[object, ...]:
         """Who keeps something before a message on this topic is acknowledged (`HELD`).
 
-        What `asker` is given, equal for the same keepers; falsy: nobody.
+        What `asker` is given, equal for the same keepers; empty: nobody.
         """
-        return None
+        return ()
 
-    def with_journal(self, keepers: object, topic: str, listener: str) -> object:
+    def with_journal(
+        self, keepers: tuple[object, ...] | None, topic: str, listener: str
+    ) -> tuple[object, ...] | None:
         """Those keepers, and the journal if an acknowledgement there waits for it."""
         return keepers
 
