@@ -64,6 +64,7 @@ from mqttd.codec.reasons import (
     ProtocolViolation,
     UnsupportedVersion,
 )
+from mqttd.codec.scan import is_filter
 from mqttd.codec.topic import is_shared, validate_topic_filter, validate_topic_name
 
 __all__ = ["parse_body"]
@@ -291,12 +292,14 @@ def _subscribe(data: bytes, pos: int, end: int, version: int) -> Subscribe:
         raise ProtocolViolation("SUBSCRIBE without a topic filter")
     subscriptions: list[Subscription] = []
     while pos < end:
+        start = pos + 2
         topic_filter, pos = decode_utf8(data, pos, end, "SUBSCRIBE: topic filter")
         if pos == end:
             raise MalformedPacket("SUBSCRIBE: options are cut short")
+        if not is_filter(data, start, pos):
+            validate_topic_filter(topic_filter, _ANY_LEVELS)
         options = data[pos]
         pos += 1
-        validate_topic_filter(topic_filter, _ANY_LEVELS)
         if options < 3:
             subscriptions.append(Subscription(topic_filter, options))
         else:
@@ -346,8 +349,10 @@ def _unsubscribe(data: bytes, pos: int, end: int, version: int) -> Unsubscribe:
         raise ProtocolViolation("UNSUBSCRIBE without a topic filter")
     topic_filters: list[str] = []
     while pos < end:
+        start = pos + 2
         topic_filter, pos = decode_utf8(data, pos, end, "UNSUBSCRIBE: topic filter")
-        validate_topic_filter(topic_filter, _ANY_LEVELS)
+        if not is_filter(data, start, pos):
+            validate_topic_filter(topic_filter, _ANY_LEVELS)
         topic_filters.append(topic_filter)
     return Unsubscribe(packet_id, topic_filters, properties)
 

@@ -1,4 +1,4 @@
-"""The properties of a client's PUBLISH, checked by one pass over the bytes and left as bytes.
+"""The properties of a client's PUBLISH, and filters, checked by one pass over their bytes.
 
     block   length | id value | id value | ...
                       |          `-- UTF-8, NUL, wildcards, how often: all that decoding would check
@@ -12,7 +12,10 @@ Promise: linear in the block, nothing is allocated but for text that is not ASCI
 accepts, decoding accepts, with the same end and the same expiry (a property test holds it to
 that). Measured: 52 bytes of five properties 0.2 us, decoding them 1.9 us.
 
-MQTT 5.0, 2.2.2 (properties), 3.3.2.3 (those of PUBLISH), 1.5.4 (UTF-8).
+So it is with topic filters: `is_filter` knows the usual ones, and of what it does not know
+`validate_topic_filter` says what is wrong, if anything is.
+
+MQTT 5.0, 2.2.2 (properties), 3.3.2.3 (those of PUBLISH), 1.5.4 (UTF-8), 4.7.1 (wildcards).
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ __all__ = [
     "END_MASK",
     "EXPIRY_SHIFT",
     "OFFSET_MASK",
+    "is_filter",
     "is_utf8",
     "more_filters",
     "scan_publish",
@@ -42,6 +46,8 @@ OFFSET_MASK: Final = 0xFFFF
 
 _PLUS: Final = 0x2B
 _HASH: Final = 0x23
+_DOLLAR: Final = 0x24
+_SLASH: Final = 0x2F
 
 _PAYLOAD_FORMAT: Final = 0x01
 _EXPIRY: Final = 0x02
@@ -186,6 +192,37 @@ def _topic_ok(data: bytes, start: int, stop: int) -> bool:
     name = data[start:stop]
     # Numbers: of bytes CPython asks first whether they are one, by an exception for each look.
     return _PLUS not in name and _HASH not in name
+
+
+def is_filter(data: bytes, start: int, end: int) -> bool:
+    """Whether this is a valid topic filter of ASCII, and not one of those that begin with `$`.
+
+    False says nothing: look at it with `validate_topic_filter`. Its levels are not counted.
+    """
+    first: i64 = start
+    stop: i64 = end
+    if first >= stop or data[first] == _DOLLAR:
+        return False
+    i: i64 = first
+    while i < stop:
+        b: i64 = data[i]
+        i += 1
+        if b <= _PLUS:
+            if b == _PLUS:
+                if i < stop and data[i] != _SLASH:
+                    return False
+            elif b == _HASH:
+                if i < stop:
+                    return False
+            elif b:
+                continue
+            else:
+                return False
+            if i - 2 >= first and data[i - 2] != _SLASH:
+                return False
+        elif b >= 0x80:
+            return False
+    return True
 
 
 def more_filters(body: bytes, v5: bool, options: int, most: int) -> bool:

@@ -1,4 +1,4 @@
-"""What the scan of a PUBLISH's properties accepts, decoding accepts, and says the same of it."""
+"""What a scan of properties, or of a filter, accepts is what decoding it accepts."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from hypothesis import strategies as st
 from mqttd.codec import properties as prop
 from mqttd.codec.packet_types import PUBLISH
 from mqttd.codec.properties import Properties, decode_properties, encode_properties
-from mqttd.codec.reasons import MqttError
+from mqttd.codec.reasons import MqttError, TopicFilterInvalid
 from mqttd.codec.scan import (
     ALIAS_SHIFT,
     END_MASK,
     EXPIRY_SHIFT,
     OFFSET_MASK,
+    is_filter,
     is_utf8,
     scan_publish,
 )
+from mqttd.codec.topic import validate_topic_filter
+from tests.cases.packets import BAD_FILTERS, GOOD_FILTERS
 
 texts = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=6),
@@ -106,3 +109,26 @@ def test_random_bytes_are_never_accepted_wrongly(raw: bytes) -> None:
 def test_what_is_utf_8(data: bytes, is_text: bool) -> None:
     """No half of a character, none longer than it needs to be, no surrogate."""
     assert is_utf8(data) is is_text
+
+
+def valid(topic_filter: str) -> bool:
+    try:
+        validate_topic_filter(topic_filter, 0)
+    except TopicFilterInvalid:
+        return False
+    return True
+
+
+@given(st.text("a/+#$\0\x7fé", max_size=6), st.binary(max_size=3), st.binary(max_size=3))
+def test_a_filter_is_known_by_its_bytes(text: str, before: bytes, behind: bytes) -> None:
+    raw = text.encode()
+    usual = text.isascii() and not text.startswith("$")
+    found = is_filter(before + raw + behind, len(before), len(before) + len(raw))
+    assert found is (usual and valid(text))
+
+
+@pytest.mark.parametrize("text", [*GOOD_FILTERS, *BAD_FILTERS])
+def test_what_a_filter_is_known_by_is_what_makes_it_valid(text: str) -> None:
+    raw = text.encode("utf-8", "surrogatepass")[:65535]
+    usual = raw.isascii() and not raw.startswith(b"$")
+    assert is_filter(raw, 0, len(raw)) is (usual and valid(raw.decode("latin-1")))
