@@ -140,16 +140,17 @@ class Router(Topics):
         The same once more changes no route. Only MOUNTED, which comes with the connection, may
         have changed then.
         """
+        mount = mounted(session, topic_filter)
         if (
-            session.has(topic_filter, options, identifier)
+            not mount
+            and session.has(topic_filter, options, identifier)
             and not self.mounts.prefixes
-            and not mounted(session, topic_filter)
         ):
             return False
         new = session.add_subscription(topic_filter, options, identifier)
         if new:
             self._began(topic_filter)
-        self._add(topic_filter, session, options)
+        self._add(topic_filter, session, options | mount)
         return new
 
     def _began(self, full_filter: str) -> None:
@@ -242,15 +243,14 @@ class Router(Topics):
 
     def _add(self, topic_filter: str, subscriber: object, options: int) -> None:
         if is_wildcard(topic_filter):
-            level = self.trie.insert(topic_filter)
-            subscribers = level.subscribers
+            words = topic_filter.split("/")
+            subscribers = self.trie.place(words).subscribers
             assert subscribers is not None
-            if isinstance(subscriber, Session):
-                options |= mounted(subscriber, topic_filter)
+            if options & MOUNTED or self.mounts.prefixes:
                 if (options ^ subscribers.get(subscriber, 0)) & MOUNTED:
                     self.mounts.changed(topic_filter, options)
             subscribers[subscriber] = options
-            self._wildcard_changed(topic_filter)
+            self.wildcard_changed(words)
             return
         held = self.exact.get(topic_filter)
         if held is None:
@@ -268,17 +268,21 @@ class Router(Topics):
                 held: held.options_of(topic_filter),
                 subscriber: options,
             }
-        self.changed(topic_filter, False)
+        self.literal_changed(topic_filter)
 
     def _remove(self, topic_filter: str, subscriber: object) -> None:
         if is_wildcard(topic_filter):
-            level = self.trie.get(topic_filter)
-            if level is not None and level.subscribers is not None:
-                if level.subscribers.pop(subscriber, 0) & MOUNTED:
+            words = topic_filter.split("/")
+            level = self.trie.find(words)
+            subscribers = None if level is None else level.subscribers
+            if level is not None and subscribers is not None and subscriber in subscribers:
+                if subscribers[subscriber] & MOUNTED:
                     self.mounts.changed(topic_filter, 0)
-                if not level.subscribers:
+                if len(subscribers) == 1:
                     self.trie.remove_at(level)
-            self._wildcard_changed(topic_filter)
+                else:
+                    del subscribers[subscriber]
+            self.wildcard_changed(words)
             return
         held = self.exact.get(topic_filter)
         if isinstance(held, dict):
@@ -287,17 +291,18 @@ class Router(Topics):
                 self._empty(topic_filter)
         elif held is subscriber:
             self._empty(topic_filter)
-        self.changed(topic_filter, False)
+        self.literal_changed(topic_filter)
 
     def _empty(self, topic_filter: str) -> None:
         """Nobody is left that has this literal filter."""
         del self.exact[topic_filter]
         self.walks.literal_went(topic_filter, len(self.exact))
 
-    def _wildcard_changed(self, topic_filter: str) -> None:
+    def wildcard_changed(self, words: list[str]) -> None:
+        """See `Topics.wildcard_changed`."""
         if self._matches:
             self._forget_matches()
-        self.changed(topic_filter, True)
+        super().wildcard_changed(words)
 
     # -- routes --------------------------------------------------------------------------------
 

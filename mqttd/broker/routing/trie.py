@@ -57,12 +57,15 @@ class Trie:
         Its `subscribers` is a dict (empty when new) that the caller fills; the filter is in the
         trie, and matches, until `remove`.
         """
+        return self.place(topic_filter.split("/"))
+
+    def place(self, words: list[str]) -> Level:
+        """As `insert`, of a filter in its words."""
         level = self.root
-        words = topic_filter.split("/")
         for word in words:
             below = level.below(word)
             if below is None:
-                below = level.add(intern(word))
+                below = level.add(word)
             level = below
         if level.subscribers is None:
             level.subscribers = {}
@@ -73,8 +76,12 @@ class Trie:
 
     def get(self, topic_filter: str) -> Level | None:
         """Return the level that ends `topic_filter`, None when the filter is not in the trie."""
+        return self.find(topic_filter.split("/"))
+
+    def find(self, words: list[str]) -> Level | None:
+        """As `get`, of a filter in its words."""
         level = self.root
-        for word in topic_filter.split("/"):
+        for word in words:
             below = level.below(word)
             if below is None:
                 return None
@@ -207,12 +214,17 @@ class Level:
 
     def add(self, word: str) -> Level:
         """Make and return the level below for `word`, which must be missing."""
-        level = Level(word, self)
         if word == PLUS:
+            level = Level(PLUS, self)
             self.plus = level
-        elif word == HASH:
+            return level
+        if word == HASH:
+            level = Level(HASH, self)
             self.hash = level
-        elif self.children is not None:
+            return level
+        word = intern(word)
+        level = Level(word, self)
+        if self.children is not None:
             self.children[word] = level
         elif self.child is not None:
             self.children = {self.child.word: self.child, word: level}

@@ -16,9 +16,12 @@ shared by hash, so a route may look in vain, never too seldom.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mqttd.session.routes.route import Route
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 __all__ = ["Changes"]
 
@@ -29,8 +32,24 @@ _RECENT: Final = 32
 _RECENT_MASK: Final = _RECENT - 1
 
 
-def _mark(level: int, text: str) -> int:
-    return hash((level, text)) & _MASK
+#: By which the marks of a word on one level, and of several words, differ.
+_STEP: Final = 0x9E3779B1
+
+
+def _on_level(level: int, word: str) -> int:
+    """The mark of a word on a level."""
+    seen: i64 = hash(word)
+    step: i64 = level
+    return int((seen + step * _STEP) & _MASK)
+
+
+def _of_words(words: list[str], count: int) -> int:
+    """The mark of the first two words, or three: of those that begin a filter or a topic."""
+    seen: i64 = hash(words[0])
+    seen = seen * _STEP + hash(words[1])
+    if count > 2:
+        seen = seen * _STEP + hash(words[2])
+    return int(seen & _MASK)
 
 
 class Changes:
@@ -44,9 +63,8 @@ class Changes:
         self._stamps: list[int] = [0] * _MARKS
         self._recent: list[list[str]] = [[] for _ in range(_RECENT)]
 
-    def note(self, topic_filter: str) -> None:
-        """A wildcard filter came, went or has other options."""
-        words = topic_filter.split("/")
+    def note(self, words: list[str]) -> None:
+        """A wildcard filter of these words came, went or has other options."""
         seq = self.seq + 1
         self.seq = seq
         self._recent[seq & _RECENT_MASK] = words
@@ -56,24 +74,23 @@ class Changes:
                 break
             literal += 1
         if literal >= 2:
-            depth = 3 if literal > 3 else literal
-            self._stamps[_mark(0, "/".join(words[:depth]))] = seq
+            self._stamps[_of_words(words, literal)] = seq
             return
         depth = 4 if len(words) > 4 else len(words)
         while depth > 1:
             word = words[depth - 1]
             if word != "+" and word != "#":
-                self._stamps[_mark(depth, word)] = seq
+                self._stamps[_on_level(depth, word)] = seq
                 return
             depth -= 1
         if literal:
-            self._stamps[_mark(1, words[0])] = seq
+            self._stamps[_on_level(1, words[0])] = seq
         else:
             self._all = seq
 
     def note_all(self) -> None:
         """Everything may have changed."""
-        self.note("#")
+        self.note(["#"])
         self._recent[self.seq & _RECENT_MASK] = []
 
     def touch(self, route: Route) -> bool:
@@ -107,13 +124,13 @@ class Changes:
 
     def _set_marks(self, route: Route, words: list[str]) -> None:
         n = len(words)
-        first = _mark(1, words[0])
+        first = _on_level(1, words[0])
         route.mark1 = first
-        route.mark2 = _mark(0, f"{words[0]}/{words[1]}") if n > 1 else first
-        route.mark3 = _mark(2, words[1]) if n > 1 else first
-        route.mark4 = _mark(0, f"{words[0]}/{words[1]}/{words[2]}") if n > 2 else first
-        route.mark5 = _mark(3, words[2]) if n > 2 else first
-        route.mark6 = _mark(4, words[3]) if n > 3 else first
+        route.mark2 = _of_words(words, 2) if n > 1 else first
+        route.mark3 = _on_level(2, words[1]) if n > 1 else first
+        route.mark4 = _of_words(words, 3) if n > 2 else first
+        route.mark5 = _on_level(3, words[2]) if n > 2 else first
+        route.mark6 = _on_level(4, words[3]) if n > 3 else first
 
 
 def _matches(words: list[str], topic: list[str]) -> bool:

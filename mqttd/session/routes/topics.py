@@ -183,12 +183,14 @@ class Topics:
 
     # -- changes -------------------------------------------------------------------------------
 
-    def changed(self, topic_filter: str, wildcard: bool) -> None:
-        """A subscription came, went or has other options."""
-        if wildcard:
-            self.forget_stems()
-            self.changes.note(topic_filter)
-        elif self.table:
+    def wildcard_changed(self, words: list[str]) -> None:
+        """A subscription to a wildcard filter of these words came, went or has other options."""
+        self.forget_stems()
+        self.changes.note(words)
+
+    def literal_changed(self, topic_filter: str) -> None:
+        """A subscription to a filter without wildcards came, went or has other options."""
+        if self.table:
             raw = topic_filter.encode()
             route = self.table.get(len(raw).to_bytes(2, "big") + raw)
             if route is not None:
