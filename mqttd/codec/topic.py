@@ -86,7 +86,7 @@ def words(topic: str) -> list[str]:
 
 def is_shared(topic_filter: str) -> bool:
     """Whether a filter is that of a shared subscription (4.8.2)."""
-    return topic_filter.startswith("$") and topic_filter.startswith(("$share/", "$queue/"))
+    return topic_filter[:1] == "$" and topic_filter.startswith(("$share/", "$queue/"))
 
 
 def split_shared(topic_filter: str) -> tuple[str | None, str]:
@@ -94,7 +94,7 @@ def split_shared(topic_filter: str) -> tuple[str | None, str]:
 
     :raises TopicFilterInvalid: no group name, a wildcard in it, or no filter behind it.
     """
-    if not topic_filter.startswith("$"):
+    if topic_filter[:1] != "$":
         return None, topic_filter
     if topic_filter.startswith("$queue/"):
         real = topic_filter[7:]

@@ -70,12 +70,16 @@ class Filters(Charged):
             return found
         return -1
 
+    def identifier_of(self, full_filter: str) -> int:
+        """The Subscription Identifier of a subscription, 0 where there is none."""
+        identifiers = self.identifiers
+        return 0 if identifiers is None else identifiers.get(full_filter, 0)
+
     def has(self, full_filter: str, options: int, identifier: int) -> bool:
         """Whether this very subscription is there; identifier: 0 for none."""
         if self.options_of(full_filter) != options:
             return False
-        identifiers = self.identifiers
-        return identifier == (0 if identifiers is None else identifiers.get(full_filter, 0))
+        return identifier == self.identifier_of(full_filter)
 
     def own(self, full_filter: str) -> str:
         """The same text as this filter, kept once where it is the only one."""
@@ -117,6 +121,15 @@ class Filters(Charged):
     def _filter_weight(self, full_filter: str) -> int:
         identifiers = self.identifiers
         return filter_weight(full_filter, identifiers is not None and full_filter in identifiers)
+
+    def _put_identifier(self, full_filter: str, identifier: int) -> None:
+        """0: it has none."""
+        if not identifier:
+            self._forget_identifier(full_filter)
+        elif self.identifiers is None:
+            self.identifiers = {full_filter: identifier}
+        else:
+            self.identifiers[full_filter] = identifier
 
     def _forget_identifier(self, full_filter: str) -> None:
         identifiers = self.identifiers

@@ -334,25 +334,19 @@ class Session(Sending):
         return [] if first is None else first.line()
 
     def add_subscription(self, full_filter: str, options: int, identifier: int) -> bool:
-        """See `State.add_subscription`; the journal knows of it, and of the same only once."""
-        if self.has(full_filter, options, identifier):
-            return False
-        new = super().add_subscription(full_filter, options, identifier)
-        if self.replays is not None:
+        """See `State.add_subscription`."""
+        if self.replays is not None and not self.has(full_filter, options, identifier):
             for replay in self._replays_of(full_filter):
                 replay.noted = False  # what the journal knows of it is written anew
-        if self.owner:
-            self.server.journal.subscribed(self.owner, full_filter, options, identifier)
-        return new
+        return super().add_subscription(full_filter, options, identifier)
 
     def _note(self, replay: Replay, owed: int) -> None:
         """Have the journal know whether it is at its end."""
         replay.noted = owed != 0
         topic_filter = replay.topic_filter
         options = self.options_of(topic_filter)
-        identifiers = self.identifiers
-        identifier = 0 if identifiers is None else identifiers.get(topic_filter, 0)
         if options >= 0:
+            identifier = self.identifier_of(topic_filter)
             journal = self.server.journal
             journal.subscribed(self.owner, topic_filter, options | owed, identifier)
 

@@ -281,23 +281,22 @@ class State(Filters):
     # -- subscriptions -------------------------------------------------------------------------
 
     def add_subscription(self, full_filter: str, options: int, identifier: int) -> bool:
-        """Add or replace a subscription; True if it is new.
+        """Add or replace a subscription; True if it is new. The journal is told the same only once.
 
         options: as packed by `mqttd.session.routes.route.options_of`; identifier: 0 for none.
         """
-        new = self.options_of(full_filter) < 0
-        before = 0 if new else self._filter_weight(full_filter)
+        before = self.options_of(full_filter)
+        if before == options and identifier == self.identifier_of(full_filter):
+            return False
+        weight = 0 if before < 0 else -self._filter_weight(full_filter)
         self._put_filter(full_filter, options)
-        if identifier:
-            if self.identifiers is None:
-                self.identifiers = {}
-            self.identifiers[full_filter] = identifier
-        elif self.identifiers is not None:
-            self._forget_identifier(full_filter)
-        weight = self._filter_weight(full_filter) - before
+        self._put_identifier(full_filter, identifier)
+        weight += self._filter_weight(full_filter)
         self.account.subscriptions += weight
         self.charge(weight)
-        return new
+        if self.owner:
+            self.server.journal.subscribed(self.owner, full_filter, options, identifier)
+        return before < 0
 
     def remove_subscription(self, full_filter: str) -> bool:
         """Remove a subscription; False if there was none."""

@@ -20,7 +20,7 @@ from mqttd.broker.routing.shared import Group
 from mqttd.codec import reasons
 from mqttd.codec.packets import Subscription
 from mqttd.codec.topic import is_shared, split_shared
-from mqttd.session.ground.account import filter_weight
+from mqttd.session.ground.account import filter_room, filter_weight
 from mqttd.session.ground.message import Delivery, Message
 from mqttd.session.routes.receiver import Receiver
 from mqttd.session.routes.route import (
@@ -236,23 +236,31 @@ class PubSub:
         self, session: Session, subscription: Subscription, qos: int, identifier: int
     ) -> int:
         """Add or replace one allowed subscription; returns the reason code (the granted QoS)."""
-        settings = self.server.settings
+        server = self.server
+        settings = server.settings
         full_filter = subscription.topic_filter
         shared = is_shared(full_filter)
-        if is_wildcard(full_filter) and not settings.wildcard_subscription:
+        if not settings.wildcard_subscription and is_wildcard(full_filter):
             return reasons.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED
         if shared and not settings.shared_subscription:
             return reasons.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
-        if session.options_of(full_filter) < 0:
-            if session.subscribed() >= settings.max_subscriptions:
+        beyond = session.subscribed() >= settings.max_subscriptions
+        account = server.account
+        if (
+            beyond or account.full or not session.has_room(filter_room(full_filter))
+        ) and session.options_of(full_filter) < 0:
+            if beyond:
                 return reasons.QUOTA_EXCEEDED
-            if self.server.account.full:
-                self.server.metrics.memory_refused += 1
+            if account.full:
+                server.metrics.memory_refused += 1
                 return reasons.QUOTA_EXCEEDED
             if not session.has_room(filter_weight(full_filter, identifier != 0)):
                 return reasons.QUOTA_EXCEEDED
         packed = options_of(qos, subscription.no_local, subscription.retain_as_published)
-        new = self.put_back(session, full_filter, packed, identifier)
+        if shared:
+            new = self.put_back(session, full_filter, packed, identifier)
+        else:
+            new = self.router.subscribe(session, full_filter, packed, identifier)
         handling = subscription.retain_handling
         if not shared and settings.retain_available and (handling == 0 or (handling == 1 and new)):
             self._replay_retained(session, full_filter, packed, identifier)

@@ -160,10 +160,14 @@ class Subscribing:
         broker = self.broker
         settings = broker.settings
         topic_filter = subscription.topic_filter
-        if topic_filter.startswith("$"):
+        if topic_filter[:1] == "$":
             _, topic_filter = split_shared(topic_filter)
-        if topic_filter.count("/") >= settings.max_topic_levels or (
-            len(topic_filter) * _WIDEST > settings.max_topic_length
+        size = len(topic_filter)
+        if (
+            size >= settings.max_topic_levels
+            and topic_filter.count("/") >= settings.max_topic_levels
+        ) or (
+            size * _WIDEST > settings.max_topic_length
             and len(topic_filter.encode()) > settings.max_topic_length
         ):
             return reasons.TOPIC_FILTER_INVALID
@@ -199,7 +203,7 @@ class Subscribing:
 def _is_within(topic_filter: str, realms: list[str]) -> bool:
     """Whether a filter begins as one of these; "": with anything but `$`."""
     for realm in realms:
-        if topic_filter.startswith(realm) if realm else not topic_filter.startswith("$"):
+        if topic_filter.startswith(realm) if realm else topic_filter[:1] != "$":
             return True
     return False
 
@@ -415,7 +419,8 @@ class _Unsubscribe(Asked):
         topic_filter = self.filters[self.at]
         if self.broker.pubsub.unsubscribe(self.session, topic_filter):
             self.codes.append(0)
-            self.broker.tell("session.unsubscribed", self.session, topic_filter)
+            if "session.unsubscribed" in self.broker.points:
+                self.broker.tell("session.unsubscribed", self.session, topic_filter)
         else:
             self.codes.append(reasons.NO_SUBSCRIPTION_EXISTED)
 

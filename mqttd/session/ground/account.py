@@ -31,6 +31,7 @@ __all__ = [
     "SESSION",
     "Account",
     "Purse",
+    "filter_room",
     "filter_weight",
     "properties_weight",
     "text_weight",
@@ -61,6 +62,9 @@ _LEVEL: Final = 96
 _TEXT: Final = 56
 #: A dictionary with a few entries.
 _DICT: Final = 240
+#: What a filter weighs beside its characters, and each of them, if it is a level, at most.
+_ROOM: Final = _SUBSCRIPTION + 100 + _GROUP + _DICT + _LEVEL + _TEXT
+_ROOM_EACH: Final = _LEVEL + _TEXT + 2
 #: A pair of user property: a tuple of two strings, its place in the list.
 _PAIR: Final = 64
 
@@ -186,6 +190,11 @@ class Account:
 def text_weight(text: str) -> int:
     """A string."""
     return _TEXT + len(text)
+
+
+def filter_room(full_filter: str) -> int:
+    """What `filter_weight` never exceeds: where there is so much room it need not be asked."""
+    return _ROOM + _ROOM_EACH * len(full_filter)
 
 
 def filter_weight(full_filter: str, identifier: bool) -> int:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mqttd.session.filters import Filters
+from mqttd.session.ground.account import filter_room, filter_weight
 from tests.support.memory import MemoryBroker
 
 NAMES = [f"a/{number}" for number in range(24)]
@@ -35,3 +38,10 @@ def test_as_a_dict(seed: int, names: int, options: int) -> None:
         assert session.subscribed() == len(model)
         for known in NAMES[:names]:
             assert session.options_of(known) == model.get(known, -1)
+
+
+@given(st.text("a/+#é", max_size=30), st.sampled_from(["", "$share/g/", "$queue/"]), st.booleans())
+def test_no_filter_weighs_more_than_it_is_held_to_before_it_is_weighed(
+    text: str, start: str, identifier: bool
+) -> None:
+    assert filter_weight(start + text, identifier) <= filter_room(start + text)
