@@ -27,10 +27,9 @@ MQTT 5.0, 3.3.1.3 (RETAIN), 3.3.2.3.3 (Message Expiry Interval), 4.7.2 (topics b
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
-from sys import intern
 from typing import Final
 
-from mqttd.broker.retained.tree import RetainedLevel, after_dollar, comes_after, literal
+from mqttd.broker.retained.tree import RetainedLevel, Word, after_dollar, comes_after, literal
 from mqttd.codec.reasons import PACKET_TOO_LARGE, QUOTA_EXCEEDED, SUCCESS
 from mqttd.codec.topic import match
 
@@ -89,8 +88,8 @@ class Retainer:
         self.held: int = 0
         self.topics: dict[str, RetainedLevel] = {}
         self.root: RetainedLevel = RetainedLevel("", None)
-        #: By depth: how many levels hold a word.
-        self.words: list[dict[str, int]] = []
+        #: By depth: the words that levels hold.
+        self.words: list[dict[str, Word]] = []
         #: Heap of (expires_at, store number, level); stale when the level has another number.
         self.deadlines: list[tuple[int, int, RetainedLevel]] = []
         self.expiring: int = 0
@@ -187,9 +186,10 @@ class Retainer:
 
         qos: of the empty message that came for it and is dispatched next; -1: there is none.
         """
-        level = self.topics.pop(topic, None)
+        level = self.topics.get(topic)
         if level is None:
             return False
+        del self.topics[topic]
         self.held -= topic_weight(topic)
         self._clear(level)
         return True
@@ -224,11 +224,10 @@ class Retainer:
     def costs_more(self, topic: str, most: int) -> bool:
         """Whether a new topic would take more than `most`.
 
-        The tree is walked only where that decides: what all of its levels would take, were all of
-        them and their words missing, mostly fits.
+        The tree is walked only where that decides: what it would take if every character were a
+        level of its own that is missing, with its word, mostly fits.
         """
-        highest = topic_weight(topic) + (topic.count("/") + 1) * _ALONE + len(topic)
-        return highest > most and self._cost(topic) > most
+        return _TOPIC + (len(topic) + 1) * (_ALONE + 2) > most and self._cost(topic) > most
 
     def _cost(self, topic: str) -> int:
         """What a new topic would take: the levels that are missing, and words not seen so far."""
@@ -252,23 +251,22 @@ class Retainer:
         """Return the level of `topic`, made where it is missing."""
         level = self.root
         depth = 0
-        for word in topic.split("/"):
-            below = level.below(word)
+        for text in topic.split("/"):
+            below = level.below(text)
             if below is None:
-                word = intern(word)
-                if level.first is not None:
-                    self.held += _BESIDE
-                below = level.add(word)
-                self.levels += 1
-                below.born = self.levels
-                self.held += _LEVEL
                 if depth == len(self.words):
                     self.words.append({})
-                count = self.words[depth]
-                held = count.get(word, 0)
-                if not held:
-                    self.held += _WORD + len(word)
-                count[word] = held + 1
+                words = self.words[depth]
+                word = words.get(text)
+                if word is None:
+                    word = Word(text)
+                    words[text] = word
+                    self.held += _WORD + len(text)
+                word.levels += 1
+                self.held += _LEVEL if level.first is None else _LEVEL + _BESIDE
+                below = level.add(word.text)
+                self.levels += 1
+                below.born = self.levels
             level = below
             depth += 1
         return level
@@ -306,14 +304,14 @@ class Retainer:
             above.drop(level)
             self.held -= _LEVEL if above.first is None else _LEVEL + _BESIDE
             depth -= 1
-            count = self.words[depth]
-            if count[level.word] == 1:
-                del count[level.word]
-                self.held -= _WORD + len(level.word)
-                if not count and depth + 1 == len(self.words):
+            words = self.words[depth]
+            word = words[level.word]
+            word.levels -= 1
+            if not word.levels:
+                del words[word.text]
+                self.held -= _WORD + len(word.text)
+                if not words and depth + 1 == len(self.words):
                     self.words.pop()
-            else:
-                count[level.word] -= 1
             level = above
 
     def _forget_stale(self) -> None:

@@ -8,7 +8,17 @@ New levels are put in front of their neighbours, behind every cursor that reads 
 
 from __future__ import annotations
 
-__all__ = ["RetainedLevel", "after_dollar", "comes_after", "literal"]
+__all__ = ["RetainedLevel", "Word", "after_dollar", "comes_after", "literal"]
+
+
+class Word:
+    """A word that levels of one depth hold: the text that they share, and how many they are."""
+
+    __slots__ = ("levels", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text: str = text
+        self.levels: int = 0
 
 
 class RetainedLevel:

@@ -219,6 +219,13 @@ def test_what_is_kept_is_what_fits_to_the_byte(stored: list[tuple[str, int]], mo
         assert retainer.bytes + retainer.held == unlimited.bytes + unlimited.held
 
 
+@given(topics | st.text("/é", min_size=1, max_size=40), st.integers(0, 20_000))
+def test_what_a_topic_costs_is_reckoned_only_where_it_decides(topic: str, most: int) -> None:
+    twin, retainer = Retainer(), Retainer()
+    twin.store(topic, b"", 0)
+    assert retainer.costs_more(topic, most) is (twin.held > most)
+
+
 def test_expired_messages_are_not_found_and_then_forgotten() -> None:
     retainer = Retainer()
     retainer.store("a/1", "soon", 1, 10)
