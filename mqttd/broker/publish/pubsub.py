@@ -14,6 +14,7 @@ from __future__ import annotations
 from mqttd.broker.publish.fans import Fan, Fans
 from mqttd.broker.retained.retained import Retained, RetainedReplay, retained_of
 from mqttd.broker.retained.retainer import RetainedLevel, Retainer
+from mqttd.broker.retained.tree import has_head
 from mqttd.broker.routing.mounts import mounted
 from mqttd.broker.routing.router import Router, is_wildcard
 from mqttd.broker.routing.shared import Group
@@ -283,11 +284,13 @@ class PubSub:
     def _replay_retained(
         self, session: Session, topic_filter: str, options: int, identifier: int
     ) -> None:
-        topics = self.retainer.topics
-        if not topics or (topic_filter not in topics and not is_wildcard(topic_filter)):
+        retainer = self.retainer
+        if not has_head(retainer.words, topic_filter) or (
+            not is_wildcard(topic_filter) and topic_filter not in retainer.topics
+        ):
             return
         below = mounted(session, topic_filter) != 0
-        cursor = self.retainer.match(topic_filter, self.server.now, below)
+        cursor = retainer.match(topic_filter, self.server.now, below)
         if cursor.done:
             return
         identifiers = [identifier] if identifier else None

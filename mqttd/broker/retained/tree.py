@@ -8,7 +8,7 @@ New levels are put in front of their neighbours, behind every cursor that reads 
 
 from __future__ import annotations
 
-__all__ = ["RetainedLevel", "Word", "after_dollar", "comes_after", "literal"]
+__all__ = ["RetainedLevel", "Word", "after_dollar", "comes_after", "has_head", "literal"]
 
 
 class Word:
@@ -165,3 +165,15 @@ def literal(words: list[str]) -> int:
     while count < len(words) and words[count] != "+":
         count += 1
     return count
+
+
+def has_head(words: list[dict[str, Word]], topic_filter: str) -> bool:
+    """Whether any topic begins with the first word of a filter; False: it matches none.
+
+    words: by depth, those of all topics.
+    """
+    if not words:
+        return False
+    end = topic_filter.find("/")
+    head = topic_filter if end < 0 else topic_filter[:end]
+    return head == "+" or head == "#" or head in words[0]

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqttd.broker.retained.retainer import RetainedCursor, Retainer
+from mqttd.broker.retained.tree import has_head
 from mqttd.codec.reasons import PACKET_TOO_LARGE, QUOTA_EXCEEDED, SUCCESS
 
 from .reference import filters, matches, topics
@@ -322,6 +323,20 @@ def test_a_slow_reader_gets_all_of_100000_messages() -> None:
         retainer.store(f"plant/{turns % 1000}/other/{turns}", -1, 1)
         retainer.delete(f"plant/{(turns - 3) % 1000}/other/{turns - 3}")
     assert sorted(found) == list(range(100_000))  # type: ignore[type-var]
+
+
+@given(st.lists(topics, max_size=6), filters)
+def test_a_first_word_that_no_topic_has_says_that_nothing_matches(
+    stored: list[str], topic_filter: str
+) -> None:
+    retainer = Retainer()
+    for topic in stored:
+        retainer.store(topic, topic, 0)
+    head = topic_filter.split("/")[0]
+    known = {topic.split("/")[0] for topic in stored}
+    found = has_head(retainer.words, topic_filter)
+    assert found is (bool(known) and (head in ("+", "#") or head in known))
+    assert found or drain(retainer.match(topic_filter)) == []
 
 
 def test_one_call_visits_a_bounded_number_of_levels() -> None:
