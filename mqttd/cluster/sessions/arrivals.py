@@ -139,12 +139,13 @@ class Arrivals:
                 comes = newest.older = Coming(origin, revision, newest.older)
         return comes
 
-    def suppose(self, client_id: str, origin: str, revision: int) -> None:
+    def suppose(self, client_id: str, origin: str, since: int, revision: int) -> None:
         """One was claimed of this node in a revision that etcd has not told, this at the latest.
 
-        So it is asked by this one: that there is nothing is for that node to say.
+        So it is asked by this one: that there is nothing is for that node to say. What was claimed
+        before, and may have come another way, says nothing of it.
         """
-        if all(each.by > revision for each in self._line(client_id)):
+        if not any(since < each.by <= revision for each in self._line(client_id)):
             comes = self.expect(client_id, origin, revision)
             comes.lasts = True
             node = self.transit.mesh.nodes.get(origin)

@@ -32,7 +32,7 @@ Promise: QoS 1 and 2 in the order of each publisher, but for messages to thousan
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -102,8 +102,8 @@ class Moves:
         #: owner, from whom, and since which revision; None: that is not known.
         self.expects: Callable[[str, int], bool] = lambda *_: True
         self.whose: Callable[[str], Awaitable[tuple[str, str, int] | None]]
-        #: Of whom we have claimed what, or may have, without an answer of etcd.
-        self.tried: Mapping[str, str] = {}
+        #: Whether we may have claimed one of a node, without an answer of etcd.
+        self.tried: Callable[[str, str], bool] = lambda *_: False
         #: Another node wants us to claim a client id of its own, or asks for one it has claimed.
         self.given: Callable[[str, str], object] = lambda client_id, node: None
         self.asked: Callable[[str, str, int], object] = lambda *_: None
@@ -263,7 +263,7 @@ class Moves:
 
     def _asks(self, client_id: str, origin: str) -> bool:
         """Whether we have claimed it of this node, or may have, in another revision."""
-        return self.tried.get(client_id) == origin or self.arrivals.awaits(client_id, origin)
+        return self.tried(client_id, origin) or self.arrivals.awaits(client_id, origin)
 
     def _refuse(self, node: Node, client_id: str, revision: int, fields: list[bytes]) -> None:
         if fields:

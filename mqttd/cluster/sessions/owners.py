@@ -48,6 +48,7 @@ from mqttd.cluster.sessions.departures import Leaving
 from mqttd.cluster.sessions.moves import Moves
 from mqttd.cluster.sessions.moving import Moving
 from mqttd.cluster.sessions.silence import Silence
+from mqttd.cluster.sessions.tried import Tried
 from mqttd.cluster.wills.willed import will_of, with_will
 from mqttd.interfaces import IRegistry
 from mqttd.session.session import Session
@@ -98,11 +99,11 @@ class Owners:
         self.moves: Moves
         self.came = self.went = self.without = 0
         #: Claims under way, one after the other; those that etcd is asked for now, who has taken
-        #: them meanwhile, and from whom one was claimed, or may have been, without an answer.
+        #: them meanwhile, and what was claimed, or may have been, without an answer.
         self.turns: dict[str, DeferredLock] = {}
         self._asking: set[str] = set()
         self._passed: dict[str, tuple[str, int]] = {}
-        self.tried: dict[str, str] = {}
+        self.tried = Tried(keys, name)
         #: What we were told was taken, in which revision, until etcd says it no more.
         self._heard: dict[str, int] = {}
         #: A session is for its user alone (`session.owner`).
@@ -124,7 +125,7 @@ class Owners:
         moves.given, moves.asked, moves.gone = self.pull, self.wanted, self.gone
         moves.expects, moves.whose, moves.here = self.expects, self.whose, self.amends.entered
         moves.arrivals.unclaimed, moves.arrivals.overtaken = self.unclaimed, self.wanted
-        moves.tried = self.tried
+        moves.tried, self.tried.ask = self.tried.has, moves.arrivals.suppose
 
     # -- IRegistry -----------------------------------------------------------------------------
 
@@ -177,22 +178,23 @@ class Owners:
         brief = self.home if self.all_lasts else self.lease
         nobodys = [put(key, claimed(self.name, "", user), brief)]
         when, then, origin, said = [absent(key)], nobodys, "", user
-        refused, lasts, earlier = 0, False, ""
+        since, refused, lasts, earlier = 0, 0, False, ""
         if giver:
             then = []  # only look
         for _ in range(_TRIES):
             if not self.lease:
                 raise EtcdError("this node is no member any more")
-            answer = await self._asked(client_id, when, then, origin)
+            answer = await self._asked(client_id, when, then, origin, since)
             if answer.done and then:
                 return await self._won(client_id, answer.revision, origin, earlier, lasts, said)
-            if not answer.found:
+            read = {kv.key: kv for kv in answer.found}
+            if key not in read:
                 if giver:
                     raise _not_any_more(giver)
                 when, then, origin, said = [absent(key)], nobodys, "", user
                 continue
-            found = answer.found[0]
-            known = self.keys.owner(found)
+            found = read.pop(key)
+            known, since = self.keys.owner(found), found.changed
             owner, before = known.node, known.origin
             is_other = known.is_other(user)
             if giver and owner != giver and (owner, before) != (self.name, giver):
@@ -210,9 +212,9 @@ class Owners:
                 # was not written. Who had it before us may still have it for us.
                 owner = "" if is_here else before
                 if owner:
-                    self.tried[client_id] = owner
+                    self.tried.claims(client_id, owner, since - 1)
             elif before != self.name:
-                self.tried.pop(client_id, None)  # no claim of ours stands
+                self.tried.is_anothers(client_id, since, bool(read))
             self.silence.check_of(owner)
             earlier = before if owner != self.name else ""
             if owner != self.name and self.is_there(owner) and not (giver or is_other):
@@ -243,15 +245,15 @@ class Owners:
         raise EtcdError(f"{_TRIES} others have claimed this client id meanwhile")
 
     async def _asked(
-        self, client_id: str, when: list[Json], then: list[Json], origin: str
+        self, client_id: str, when: list[Json], then: list[Json], origin: str, since: int
     ) -> Answer:
         """One step of a claim of what `origin` has; who takes it from us meanwhile is held up."""
         self._asking.add(client_id)
         if origin:
-            self.tried.setdefault(client_id, origin)  # it may be ours though no answer comes
+            self.tried.claims(client_id, origin, since)  # it may be ours though no answer comes
+        reads = [get(self.keys.own(client_id)), *self.tried.reads(client_id)]
         try:
-            own = get(self.keys.own(client_id))
-            return await self.many.transaction([*self.fence, *when], then, [own])
+            return await self.many.transaction([*self.fence, *when], then, reads)
         except EtcdError:
             if then:
                 self.amends.ended(client_id)
@@ -268,8 +270,7 @@ class Owners:
         """It is ours from this revision on; where another had it, its session comes from there,
         or from who had it `before`. `user`: whose it is, as etcd says."""
         self.owned[client_id] = revision
-        if origin in ("", self.tried.get(client_id)):
-            self.tried.pop(client_id, None)  # that is asked by this claim
+        self.tried.won(client_id, origin)
         self.amends.claimed(client_id, user, lasts)
         if not origin:
             return Claim(revision, Held.NOWHERE)
@@ -402,9 +403,7 @@ class Owners:
         if client_id not in self.owned:
             self.amends.forget(client_id)
         state = self._hand_over(client_id, revision)
-        tried = self.tried.pop(client_id, "")
-        if tried and state is None:
-            self.moves.arrivals.suppose(client_id, tried, revision - 1)
+        self.tried.taken(client_id, revision, state is not None)
         self.went += state is not None
         self.moves.hand(client_id, by, revision, state)
 
@@ -420,6 +419,7 @@ class Owners:
         else:
             # We have claimed it of that node since: it waits for what left here before, or for our
             # word that nothing did, and we for it.
+            self.tried.taken(client_id, revision, False)
             self.moves.hand(client_id, by, revision, None)
 
     def _forget_taken(self, client_id: str, revision: int) -> None:

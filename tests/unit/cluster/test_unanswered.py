@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from mqttd.cluster.etcd.client import EtcdError, Hangs, Json
+from mqttd.cluster.etcd.client import EtcdError, Hangs, Json, put
 from mqttd.cluster.etcd.keys import claimed
 from mqttd.cluster.sessions.transit import DONE, LANE_MARKED, MARKED, TAIL, WANT, WHOLE
-from tests.unit.cluster.test_users import ALICE, KEYS, OTHER, Node
+from tests.unit.cluster.test_users import ALICE, KEYS, LEASE, OTHER, Node
 
 #: What is said to whom of the session in which revision, and with how many fields.
 Said = list[tuple[str, bytes, int, int]]
@@ -51,13 +52,41 @@ def unanswered(node: Node, error: type[EtcdError]) -> None:
     node.etcd.ask = ask  # type: ignore[method-assign]
 
 
-def claimed_in_vain(node: Node) -> int:
+def claimed_in_vain(node: Node, origin: str = "b") -> int:
     """The revision of a claim that has been written, and of which nothing is known here."""
     unanswered(node, EtcdError)
     assert isinstance(node.claim("alice"), EtcdError)
-    assert node.etcd.read() == ("c", "b", ALICE)
+    assert node.etcd.read() == ("c", origin, ALICE)
     node.etcd.revision += 5  # what others write
     return node.etcd.revision - 5
+
+
+def taken_unheard(node: Node, by: str) -> int:
+    """A node has claimed it of this one, which has not heard of it: in which revision."""
+    revision = node.etcd.write(KEYS.own("s"), claimed(by, "c", ALICE), OTHER)
+    node.etcd.write(KEYS.taken("c", "s"), by.encode(), OTHER)
+    return revision
+
+
+def held_up(node: Node) -> Json:
+    """A claim that is on its way to etcd when nobody waits for it any more."""
+    original = node.etcd.ask
+    late: list[Json] = []
+
+    async def ask(path: str, body: Json, patience: float = 0) -> Json:
+        if put(KEYS.taken("b", "s"), b"c", LEASE) in _changes(body):
+            late.append(body)
+            raise EtcdError("no answer")
+        return await original(path, body)
+
+    node.etcd.ask = ask  # type: ignore[method-assign]
+    assert isinstance(node.claim("alice"), EtcdError)
+    node.etcd.ask = original  # type: ignore[method-assign]
+    return late[0]
+
+
+def _changes(body: Json) -> list[Json]:
+    return [step for each in body["success"] for step in each["request_txn"]["success"]]
 
 
 def taken_by_a(node: Node) -> int:
@@ -135,6 +164,94 @@ def test_what_is_sent_for_it_is_kept_where_it_is(node: Node, said: Said, again: 
         node.owners.taken("s", "a", later)
         node.sends("b", revision, node.record_of("alice"))
         assert said == [("b", WANT, later - 1, 0)]
+
+
+def test_what_two_have_claimed_since_is_not_forgotten(node: Node, said: Said) -> None:
+    """Of us and of the next one, before we have heard of it: what etcd says is not of us."""
+    revision = claimed_in_vain(node)
+    taken = taken_unheard(node, "b")
+    node.etcd.write(KEYS.own("s"), claimed("a", "b", ALICE), OTHER)
+    assert node.claim("alice") is None
+    assert node.etcd.read() == ("c", "a", ALICE)
+    node.sends("b", revision, node.record_of("alice"))
+    assert ("b", DONE, revision, 0) not in said
+    node.owners.taken("s", "b", taken)
+    node.turn()
+    assert said == [("b", WANT, taken - 1, 0)]
+    comes_whole(node, taken - 1)
+    assert ("b", WHOLE, taken, 1) in said
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_of_several_that_were_claimed_the_first_is_asked(
+    node: Node, said: Said, heard: bool
+) -> None:
+    """In vain of two nodes, and each time another has claimed it of us."""
+    first = claimed_in_vain(node)
+    taken = taken_unheard(node, "a")
+    claimed_in_vain(node, "a")
+    second = claimed_in_vain(node, "a")
+    revision = taken_unheard(node, "a")
+    node.etcd.write(KEYS.own("s"), claimed("b", "a", ALICE), OTHER)
+    node.sends("b", first, node.record_of("alice"))
+    assert ("b", DONE, first, 0) not in said
+    if heard:
+        node.owners.taken("s", "a", taken)
+        node.turn()
+        assert said.pop() == ("b", WANT, taken - 1, 0)
+        node.sends("a", second, node.record_of("alice"))
+        assert ("a", DONE, second, 0) not in said
+    node.owners.taken("s", "a", revision)
+    node.turn()
+    assert said[-1] == (("a" if heard else "b"), WANT, revision - 1, 0)
+
+
+def test_a_claim_may_be_written_when_nobody_waits_for_it_any_more(node: Node, said: Said) -> None:
+    """What was read meanwhile did not say so."""
+    late = held_up(node)
+    assert isinstance(node.claim("mallory"), PermissionError)
+    asyncio.run(node.etcd.ask("", late))
+    assert node.etcd.read() == ("c", "b", ALICE)
+    revision = taken_by_a(node)
+    assert said == [("b", WANT, revision - 1, 0)]
+
+
+def test_it_cannot_be_when_others_have_claimed_it_by_now(node: Node, said: Said) -> None:
+    late = held_up(node)
+    node.etcd.write(KEYS.own("s"), claimed("a", "b", ALICE), OTHER)
+    assert isinstance(node.claim("mallory"), PermissionError)
+    assert not node.owners.tried
+    asyncio.run(node.etcd.ask("", late))
+    assert node.etcd.read() == ("a", "b", ALICE)
+
+
+def test_who_asks_before_we_hear_of_its_claim_is_given_what_we_ask_for(
+    node: Node, said: Said
+) -> None:
+    """And have claimed it of it since."""
+    claimed_in_vain(node)
+    revision = node.etcd.write(KEYS.own("s"), claimed("a", "c", ALICE), OTHER)
+    assert node.claim("alice") is None
+    node.owners.wanted("s", "a", revision)
+    assert said == [("b", WANT, revision - 1, 0)]
+    comes_whole(node, revision - 1)
+    assert ("a", WHOLE, revision, 1) in said
+
+
+def test_what_was_claimed_before_and_never_came_is_not_waited_for(node: Node, said: Said) -> None:
+    """Two nodes waited for each other: what this one had claimed before had come another way."""
+    assert node.claim("alice") is None
+    for at, of in ("bc", "ab", "ba"):
+        revision = node.etcd.write(KEYS.own("s"), claimed(at, of, ALICE), OTHER)
+        if of == "c":
+            node.owners.taken("s", at, revision)
+    node.turn(5)
+    said.clear()
+    claimed_in_vain(node)
+    revision = taken_by_a(node)
+    assert said == [("b", WANT, revision - 1, 0)]
+    comes_whole(node, revision - 1)
+    assert ("a", WHOLE, revision, 1) in said
 
 
 def test_who_claims_it_back_waits_for_it(node: Node, said: Said) -> None:
