@@ -1,13 +1,13 @@
 """Three nodes and what may happen to them, under load, again and again, with ledgers.
 
-    python -m tests.faults.cluster ROUNDS [--seed N] [--kinds node,away,leader,etcd,cut,slow]
+    python -m tests.faults.cluster ROUNDS [--seed N] [--kinds node,away,leader,etcd,answers,...]
     python -m tests.faults.cluster ROUNDS --replicate [--kinds lost,nats,all_nats,...]
 
 A round: load, a fault in its midst, its end, and all is well again within `HEALED` seconds:
 everybody is let in, everything that was acknowledged has come, QoS 2 once, each client id is at one
 node. Of three nodes one's clock is 10 s ahead and one's 10 s behind, all the time, and an operator
 changes what is nothing to the clients (`tests.faults.operator`): at any node, and at each that is
-back before they are.
+back before they are. Kind `answers` loses what etcd answers to one node or to all (`Wires`).
 
 Without `--replicate` sessions are at one node: those of a node that is killed wait for it, and what
 is published for them meanwhile is kept by the others. With it (`session.replicate`, three NATS
@@ -39,6 +39,7 @@ from mqttd.admin.ctl.client import Client, CtlError
 from tests.faults.lines import Lines
 from tests.faults.operator import ACL, Operator, complaints
 from tests.faults.roamers import Reader, Roamer, Sender
+from tests.faults.wires import Trouble, Wires
 from tests.support.broker import Broker
 from tests.support.etcd import start_etcd
 from tests.support.nats import start_nats
@@ -48,9 +49,10 @@ from tests.support.servers import free_port
 __all__ = ["KINDS", "REPLICATED", "Faults"]
 
 NAMES = "abc"
-KINDS = ("node", "away", "leader", "etcd", "cut", "slow")
+KINDS = ("node", "away", "leader", "etcd", "answers", "cut", "slow")
 #: Those of nodes whose sessions are replicated.
 REPLICATED = ("lost", "nats", "all_nats", *KINDS)
+_IDLE = 8
 #: Seconds after the end of a fault.
 HEALED = 10.0
 #: Seconds that a node's clock is off.
@@ -72,6 +74,8 @@ class Faults:
         self.nats = start_nats(path / "nats", 3) if replicate else None
         self.etcd = start_etcd(path / "etcd", 3)
         self.lines = Lines(NAMES)
+        members = [member.port for member in self.etcd.members]
+        self.wires = Wires(NAMES, members, random.Random(f"wires {seed}"))
         self.nodes: dict[str, Broker] = {}
         #: What those said that were killed.
         self.before: dict[str, str] = {}
@@ -82,6 +86,8 @@ class Faults:
         self.everybody: list[Roamer] = []
         self.senders: list[Sender] = []
         self.readers: list[Reader] = []
+        #: Sessions that nothing is sent to, and which go from node to node all the more.
+        self.idle: list[Roamer] = []
         self.tasks: list[asyncio.Task[None]] = []
         #: How often readers had what was under way to a node when that was killed: times -> count.
         self.doubts: dict[int, int] = {}
@@ -91,6 +97,7 @@ class Faults:
     async def begin(self) -> None:
         """Start all of it."""
         await self.lines.begin()
+        await self.wires.begin()
         self.lines.targets.update(self.inner)
         starts = (self._start(name) for name in NAMES)
         # All of them, though one cannot: those that have started are there to be ended.
@@ -101,7 +108,8 @@ class Faults:
             self.senders.append(Sender(f"s{n}", self.ports, self.dice, qos))
         for n in range(4):
             self.readers.append(Reader(f"r{n}", self.ports, self.dice))
-        self.everybody = [*self.senders, *self.readers]
+        self.idle = [Roamer(f"i{n}", self.ports, self.dice) for n in range(_IDLE)]
+        self.everybody = [*self.senders, *self.readers, *self.idle]
         self.tasks = [asyncio.create_task(each.run()) for each in self.everybody]
         await self._until(self._all_in, "everybody let in", 30.0)
 
@@ -111,6 +119,7 @@ class Faults:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
         self.lines.end()
+        self.wires.end()
         for node in self.nodes.values():
             node.stop(hard=True)
         self.etcd.stop()
@@ -124,6 +133,7 @@ class Faults:
         port = self.lines.ports.get(name, self.inner[name])
         settings: dict[str, Any] = {
             "cluster": {
+                "endpoints": self.wires.endpoints(name),
                 "lease": "5s",
                 "bind": f"127.0.0.1:{self.inner[name]}",
                 "advertise": f"127.0.0.1:{port}",
@@ -215,9 +225,14 @@ class Faults:
     async def _hops(self) -> None:
         while True:
             await asyncio.sleep(self.dice.uniform(0.05, 0.4))
-            roamer = self.dice.choice(self.everybody)
+            roamer = self.dice.choice([*self.senders, *self.readers])
             rests = roamer in self.readers and self.dice.random() < 0.2
             roamer.hop(self.dice.uniform(0.5, 2.0) if rests else 0.0)
+
+    async def _wander(self) -> None:
+        while True:
+            await asyncio.sleep(self.dice.uniform(0.01, 0.1))
+            self.dice.choice(self.idle).hop()
 
     async def _changes(self) -> None:
         while True:
@@ -348,6 +363,17 @@ class Faults:
         await self._load()
         await asyncio.to_thread(self.etcd.start)
 
+    async def _answers(self, least: float = 5.0, most: float = 15.0) -> None:
+        names = NAMES if self.dice.random() < 0.3 else self.dice.choice(NAMES)
+        numbers = range(3) if self.dice.random() < 0.9 else [self.dice.randrange(3)]
+        held, late = self.dice.choice([0.0, 0.1, 0.3]), self.dice.choice([0.0, 0.2, 0.4])
+        lost = self.dice.choice([0.0, 0.2, 0.5, 0.9] if held or late else [0.2, 0.5, 0.9])
+        self.wires.trouble(names, numbers, Trouble(held, lost, late))
+        wanders = asyncio.create_task(self._wander())
+        await self._load(least, most)
+        wanders.cancel()
+        self.wires.trouble(names, numbers)
+
     async def _cut(self) -> None:
         gate = self.dice.choice(list(self.lines.gates.values()))
         gate.shut()
@@ -377,6 +403,7 @@ async def _run(asked: argparse.Namespace, path: Path) -> int:
                 "moves": sum(each.moves for each in faults.everybody),
                 "away_max": round(max(away, default=0.0), 2), "doubts": faults.doubts,
                 "changes": sum((each.done for each in faults.operators.values()), Counter()),
+                "answers": faults.wires.done,
             }  # fmt: skip
             for each in faults.everybody:
                 each.away.clear()
