@@ -79,10 +79,11 @@ class Arrivals:
 
     def _all(self) -> Iterator[tuple[str, Coming]]:
         for client_id in list(self.of):
-            for comes in self._line(client_id):
+            for comes in self.line(client_id):
                 yield client_id, comes
 
-    def _line(self, client_id: str) -> Iterator[Coming]:
+    def line(self, client_id: str) -> Iterator[Coming]:
+        """Those of a client id, the newest first."""
         comes = self.of.get(client_id)
         while comes is not None:
             yield comes
@@ -145,7 +146,7 @@ class Arrivals:
         So it is asked by this one: that there is nothing is for that node to say. What was claimed
         before, and may have come another way, says nothing of it.
         """
-        if not any(since < each.by <= revision for each in self._line(client_id)):
+        if not any(since < each.by <= revision for each in self.line(client_id)):
             comes = self.expect(client_id, origin, revision)
             comes.lasts = True
             node = self.transit.mesh.nodes.get(origin)
@@ -156,7 +157,7 @@ class Arrivals:
 
     def awaits(self, client_id: str, origin: str) -> bool:
         """Whether one comes from this node."""
-        return any(each.origin == origin and not each.whole for each in self._line(client_id))
+        return any(each.origin == origin and not each.whole for each in self.line(client_id))
 
     def wanted(self, client_id: str, revision: int) -> Deferred[SessionState | None]:
         """The state of a session that is expected, when all of it is here; None for none."""

@@ -63,6 +63,16 @@ class Coming:
         self.missed = False
         self.late: Any = None
 
+    def renews(self, origin: str, revision: int) -> bool:
+        """Whether this node sends it anew, for a later claim of ours, and all of it: etcd has told
+        that node of one that it has not told us of."""
+        gone_on = self.next is not None and self.next[1] <= revision
+        if self.whole or gone_on or self.origin != origin or self.by >= revision:
+            return False
+        self.revision = self.by = revision
+        self.again = self.state is not None
+        return True
+
     def unmake(self) -> None:
         """What was made of it is not wanted any more; its packets may be."""
         if self.making is not None:

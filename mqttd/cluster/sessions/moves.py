@@ -253,7 +253,9 @@ class Moves:
         if found is None:
             return  # it is kept there, and sent again
         owner, origin, since = found
-        if (owner, since) == (self.name, revision):
+        is_ours = (owner, since) == (self.name, revision)
+        coming = self.arrivals.line(client_id)
+        if is_ours or any(each.renews(node.name, revision) for each in coming):
             self._state(node, client_id, revision, fields)
         elif owner == node.name or self._asks(client_id, node.name):
             pass  # it is its own again, or for a claim that it has not heard of yet

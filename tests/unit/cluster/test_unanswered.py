@@ -10,6 +10,7 @@ import pytest
 from mqttd.cluster.etcd.client import EtcdError, Hangs, Json, put
 from mqttd.cluster.etcd.keys import claimed
 from mqttd.cluster.sessions.transit import DONE, LANE_MARKED, MARKED, TAIL, WANT, WHOLE
+from mqttd.mesh.frames import packed
 from tests.unit.cluster.test_users import ALICE, KEYS, LEASE, OTHER, Node
 
 #: What is said to whom of the session in which revision, and with how many fields.
@@ -252,6 +253,35 @@ def test_what_was_claimed_before_and_never_came_is_not_waited_for(node: Node, sa
     assert said == [("b", WANT, revision - 1, 0)]
     comes_whole(node, revision - 1)
     assert ("a", WHOLE, revision, 1) in said
+
+
+@pytest.mark.parametrize("by", ["a", "b"])
+def test_what_is_sent_anew_for_a_later_claim_is_taken_for_that(
+    node: Node, said: Said, by: str
+) -> None:
+    """Two claims in vain; the first was answered by its node while the second was asked for."""
+    first = claimed_in_vain(node)
+    original = node.etcd.ask
+
+    async def ask(path: str, body: Json, patience: float = 0) -> Json:
+        before = node.etcd.revision
+        answer = await original(path, body)
+        if node.etcd.revision > before:
+            state = packed([WHOLE, b"s", first.to_bytes(8, "big"), node.record_of("alice")])
+            node.moves.told(node.nodes["b"], state)
+            raise EtcdError("no answer")
+        return answer
+
+    node.etcd.ask = ask  # type: ignore[method-assign]
+    assert isinstance(node.claim("alice"), EtcdError)
+    node.etcd.ask = original  # type: ignore[method-assign]
+    second = node.etcd.revision
+    assert second > first
+    revision = node.etcd.write(KEYS.own("s"), claimed(by, "c", ALICE), OTHER)
+    node.owners.taken("s", by, revision)
+    node.turn()
+    comes_whole(node, second)
+    assert (by, WHOLE, revision, 1) in said
 
 
 def test_who_claims_it_back_waits_for_it(node: Node, said: Said) -> None:
