@@ -18,6 +18,7 @@ import contextlib
 import json
 import random
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -29,6 +30,7 @@ from benchmarks.client import cpu_of
 from mqttd.admin.ctl.client import Client
 from tests.faults.roamers import Roamer
 from tests.support import packets as mq
+from tests.support.broker import Broker
 from tests.support.etcd import start_etcd
 from tests.support.nodes import Nodes, asked, start_node, start_nodes
 
@@ -36,6 +38,8 @@ NAMES = "abc"
 _STAYS = [(mq.SESSION_EXPIRY, 600)]
 #: Lanes side by side, seconds for a message, filters of a SUBSCRIBE, and for a client to be back.
 LANES, PATIENCE, FILTERS, BACK = 4, 5.0, 1000, 5.0
+#: How often a node is asked to leave before it is given up.
+LEAVES = 10
 #: What the command line says: seconds of a lease, and where logs are kept.
 LEASE = "5s"
 FOLDER: Path | None = None
@@ -322,6 +326,19 @@ class Member(Roamer):
             self.send(mq.puback(packet.packet_id, mq.V5))
 
 
+def leave(node: Broker) -> int:
+    """Have it leave, as an operator does: again where no answer comes. How often again."""
+    for again in range(LEAVES):
+        try:
+            asked(node, "cluster", "leave", "--rate", "200")
+        except (AssertionError, subprocess.TimeoutExpired) as error:
+            print(f"{time.strftime('%H:%M:%S')} leave: {error}", file=sys.stderr)
+            if node.process is not None and node.process.poll() is None:
+                continue
+        return again
+    raise RuntimeError(f"a node does not leave, asked {LEAVES} times")
+
+
 async def rolling(clients: int, rate: int, before: Path | None) -> dict[str, Any]:
     """Each node leaves (`mqttd-ctl cluster leave`) and is started again, under load."""
     more: dict[str, Any] = {"session": {"max_expiry_interval": "1h"}}
@@ -339,11 +356,11 @@ async def rolling(clients: int, rate: int, before: Path | None) -> dict[str, Any
         for member in ring:
             member.away.clear()
         await asyncio.sleep(5)
-        seconds = []
+        seconds, again = [], 0
         for name in NAMES:
             began = time.monotonic()
             del ports[name]
-            await asyncio.to_thread(asked, nodes[name], "cluster", "leave", "--rate", "200")
+            again += await asyncio.to_thread(leave, nodes[name])
             process = nodes[name].process
             assert process is not None
             await asyncio.to_thread(process.wait, 120)
@@ -380,6 +397,7 @@ async def rolling(clients: int, rate: int, before: Path | None) -> dict[str, Any
     return {
         "clients": clients, "acknowledged": sum(len(m.acked) for m in ring), "moves": len(away),
         "lost": len(lost), "sessions_lost": gone, "node_seconds": seconds,
+        "left_again": again,
         "away_s": {"median": round(statistics.median(away), 2),
                    "p99": round(away[len(away) * 99 // 100], 2), "max": round(away[-1], 2)},
         "wrong": wrong,
