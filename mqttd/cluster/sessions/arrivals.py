@@ -59,12 +59,14 @@ class Arrivals:
         self.log = Logger(namespace="mqttd.cluster")
         self.of: dict[str, Coming] = {}
         #: Set by who makes this: goes on to another node, and what to do when it is there; nobody
-        #: waits for it; a session that was entered is another node's by now; by which lease the
-        #: sessions of a node wait for it, and by which it is there itself.
+        #: waits for it; it is finished when our tables are those of its claim; a session that was
+        #: entered is another node's by now; by which lease the sessions of a node wait for it, and
+        #: by which it is there itself.
         self.goes: Callable[
             [str, tuple[str, int], SessionState | None, Remains, Catcher | None], object
         ]
         self.unclaimed: Callable[[str], object] = lambda client_id: None
+        self.is_early: Callable[[str, Coming], bool] = lambda *_: False
         self.overtaken: Callable[[str, str, int], object] = lambda *_: None
         self.home_of: Callable[[str], int] = lambda name: -1
         self.brief_of: Callable[[str], int] = lambda name: 0
@@ -155,10 +157,6 @@ class Arrivals:
             elif not self.is_left(origin) and self.home_of(origin) < 0:
                 self._nothing(client_id, comes)
 
-    def awaits(self, client_id: str, origin: str) -> bool:
-        """Whether one comes from this node."""
-        return any(each.origin == origin and not each.whole for each in self.line(client_id))
-
     def wanted(self, client_id: str, revision: int) -> Deferred[SessionState | None]:
         """The state of a session that is expected, when all of it is here; None for none."""
         comes = self.find(client_id, revision)
@@ -246,7 +244,7 @@ class Arrivals:
         self._begin_making(client_id, comes)
         self._make(comes, state.queue)
         if catcher is None:
-            self._whole(client_id, comes)
+            self.finish(client_id, comes)
             return
         done = Deferred.fromCoroutine(self._meet(client_id, comes, catcher))
         done.addErrback(lambda failure: self.log.failure("a session that comes", failure))
@@ -281,12 +279,12 @@ class Arrivals:
             self.transit.bury(catcher)
             return
         self._begin(comes, state, catcher)
-        self._whole(client_id, comes)
+        self.finish(client_id, comes)
 
     def _nothing(self, client_id: str, comes: Coming) -> None:
         """Its node has nothing of it."""
         if comes.state is not None:
-            self._whole(client_id, comes)  # any more
+            self.finish(client_id, comes)  # any more
             return
         before, comes.before = comes.before, ""
         node = self.transit.mesh.nodes.get(before)
@@ -297,7 +295,7 @@ class Arrivals:
         found = self.back(client_id, comes.revision) if before == self.name else None
         if found is not None:
             comes.state, comes.catcher, comes.remains = found
-        self._whole(client_id, comes)
+        self.finish(client_id, comes)
 
     def brought_back(self, client_id: str, revision: int) -> None:
         """The node that it was claimed of is gone, and had not had all of it from here."""
@@ -380,17 +378,18 @@ class Arrivals:
         if not comes.has_tail or comes.catcher is None or not self._is_coming(client_id, comes):
             return
         if self.transit.has_all(comes.catcher):
-            self._whole(client_id, comes)
+            self.finish(client_id, comes)
         elif comes.late is None:
-            comes.late = self.transit.reactor.callLater(MARKS, self._whole, client_id, comes)
+            comes.late = self.transit.reactor.callLater(MARKS, self.finish, client_id, comes)
 
     def look(self) -> None:
         """There may be nothing more to wait for."""
         for client_id, comes in self._all():
             self._complete(client_id, comes)
 
-    def _whole(self, client_id: str, comes: Coming) -> None:
-        if not self._is_coming(client_id, comes):
+    def finish(self, client_id: str, comes: Coming) -> None:
+        """All of it is here that will ever be."""
+        if not self._is_coming(client_id, comes) or self.is_early(client_id, comes):
             return
         comes.whole = True
         if comes.state is not None and (comes.more or comes.making is not None):

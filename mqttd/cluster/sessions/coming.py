@@ -30,6 +30,8 @@ class Coming:
         #: By which revision it is ours: a later one where our lease has ended since. Who sends it
         #: may know either.
         self.by = revision
+        #: The first of these: others were told in it, and so are we.
+        self.claimed = revision
         self.older = older
         self.state: SessionState | None = None
         #: What has come of its queue behind that.
@@ -69,7 +71,7 @@ class Coming:
         gone_on = self.next is not None and self.next[1] <= revision
         if self.whole or gone_on or self.origin != origin or self.by >= revision:
             return False
-        self.revision = self.by = revision
+        self.revision = self.by = self.claimed = revision
         self.again = self.state is not None
         return True
 

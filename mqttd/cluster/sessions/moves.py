@@ -44,6 +44,7 @@ from mqttd.cluster.links.nodes import Node, NodeMesh
 from mqttd.cluster.sessions.arrears import Arrears
 from mqttd.cluster.sessions.arrivals import Arrivals
 from mqttd.cluster.sessions.catcher import Catcher
+from mqttd.cluster.sessions.coming import Coming
 from mqttd.cluster.sessions.departures import Departures, Leaving
 from mqttd.cluster.sessions.packets import Packets
 from mqttd.cluster.sessions.remains import Remains
@@ -89,7 +90,7 @@ class Moves:
         self.transit = Transit(broker, mesh, reactor)
         self.arrivals = Arrivals(self.transit, name, settled, at)
         self.arrivals.goes = self._goes_on
-        self.arrivals.back = self._back
+        self.arrivals.back, self.arrivals.is_early = self._back, self._is_early
         self.arrears = Arrears(mesh, self._look)
         self.departures = Departures(self.transit, self._gone, self.arrears)
         #: What the store keeps of sessions that have ended, and are about to leave.
@@ -109,6 +110,8 @@ class Moves:
         self.asked: Callable[[str, str, int], object] = lambda *_: None
         #: Marks that are asked for by nodes whose filters are not in our tables yet.
         self._asked: list[tuple[int, str, int, str, str, bytes]] = []
+        #: All is here of these but what etcd says up to their claims.
+        self._early: list[tuple[str, Coming]] = []
         #: What nodes have sent whose sessions are being taken over.
         self._late: list[tuple[Node, bytes]] = []
         #: A session is here, with a state or a new one.
@@ -265,7 +268,9 @@ class Moves:
 
     def _asks(self, client_id: str, origin: str) -> bool:
         """Whether we have claimed it of this node, or may have, in another revision."""
-        return self.tried(client_id, origin) or self.arrivals.awaits(client_id, origin)
+        return self.tried(client_id, origin) or any(
+            each.origin == origin and not each.whole for each in self.arrivals.line(client_id)
+        )
 
     def _refuse(self, node: Node, client_id: str, revision: int, fields: list[bytes]) -> None:
         if fields:
@@ -279,8 +284,22 @@ class Moves:
         else:
             self.arrivals.state(node, client_id, revision, fields)
 
+    def _is_early(self, client_id: str, comes: Coming) -> bool:
+        """Whether etcd has told us less than up to its claim.
+
+        What its client has published where it was went by later tables than ours, and what it would
+        publish here by ours: not to where others have gone meanwhile, or before what went there.
+        """
+        if comes.next is not None or comes.claimed <= self.mesh.applied:
+            return False
+        self._early.append((client_id, comes))
+        return True
+
     def seen(self) -> None:
         """More of what etcd says is in our tables: give the marks that have waited for it."""
+        early, self._early = self._early, []
+        for client_id, comes in early:
+            self.arrivals.finish(client_id, comes)
         late, self._late = self._late, []
         for sender, body in late:
             if self.mesh.nodes.get(sender.name) is sender:

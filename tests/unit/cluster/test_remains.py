@@ -35,6 +35,7 @@ class Node:
         self.kept.subscriber("s", "t", 1, kept=True).drop()
         self.publisher = self.kept.client("publisher", kept=False)
         self.mesh = NodeMesh(self.broker, lambda _: None, lambda _: None, lambda *_: None)
+        self.mesh.applied = 1 << 40  # etcd has said all
         self.moves = Moves(self.broker, self.mesh, Clock(), "c", self._settled, lambda: 0)
         self.nodes = {name: self.mesh.join(name, 1) for name in "ab"}
         self.sent = 0

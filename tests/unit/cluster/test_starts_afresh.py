@@ -29,6 +29,7 @@ class Node:
         self.memory = MemoryBroker(ownership=self.slow)
         self.broker = self.memory.broker
         mesh = NodeMesh(self.broker, lambda _: None, lambda *_: None, lambda *_: None)
+        mesh.applied = 1 << 40  # etcd has said all
         settled: Any = lambda filters: succeed(None)  # noqa: E731
         moves = Moves(self.broker, mesh, Clock(), name, settled, lambda: 0)
         self.owners = Owners(None, Keys("t"), name, moves.transit.reactor, lambda _: True)  # type: ignore[arg-type]

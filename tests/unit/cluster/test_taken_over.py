@@ -49,6 +49,7 @@ class Node:
         self.clock = Clock()
         self.broker = self.memory.broker
         self.mesh = NodeMesh(self.broker, lambda _: None, lambda _: None, lambda *_: None)
+        self.mesh.applied = 1 << 40  # etcd has said all
         settled: Any = lambda filters: succeed(None)  # noqa: E731
         self.moves = Moves(self.broker, self.mesh, self.clock, "c", settled, lambda: 0)
         self.keys = Keys("test")

@@ -103,6 +103,7 @@ class Node:
         self.memory = MemoryBroker(ownership=self.owners)
         broker = self.memory.broker
         self.mesh = NodeMesh(broker, lambda _: None, lambda _: None, lambda *_: None)
+        self.mesh.applied = 1 << 40  # etcd has said all
         settled: Any = lambda filters: succeed(None)  # noqa: E731
         self.moves = Moves(broker, self.mesh, self.clock, "c", settled, lambda: 0)
         self.moves.arrivals.home_of = lambda name: OTHER
