@@ -21,7 +21,8 @@ from urllib.parse import urlencode, urlsplit
 if TYPE_CHECKING:
     from mqttd.config.schema import Config
 
-__all__ = ["Client", "CtlError", "NoBroker", "at_this_node", "client_of", "config_of", "of_node"]
+__all__ = ["Client", "CtlError", "NoAnswer", "NoBroker", "at_this_node", "client_of", "config_of"]
+__all__ += ["of_node"]
 
 #: Seconds to wait for an answer.
 TIMEOUT: Final = 30.0
@@ -31,6 +32,10 @@ Json = dict[str, Any]
 
 class CtlError(Exception):
     """What was asked cannot be done; the text is the one line the operator sees."""
+
+
+class NoAnswer(CtlError):
+    """A broker is there, and has not answered in time."""
 
 
 class NoBroker(CtlError):
@@ -113,7 +118,7 @@ class Client:
             ) from None
         except TimeoutError:
             other = "; is it http:// there, without TLS?" if self.path.startswith("https:") else ""
-            raise CtlError(
+            raise NoAnswer(
                 f"the broker at {self.path} did not answer within {self.timeout:g} s{other}"
             ) from None
         except http.client.RemoteDisconnected:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from mqttd.admin.ctl.client import CtlError, NoBroker, client_of
+from mqttd.admin.ctl.client import CtlError, NoAnswer, client_of
 from mqttd.admin.ctl.join import add_command as add_join
 from mqttd.admin.ctl.printing import (
     counted,
@@ -112,7 +112,9 @@ def _leave(options: argparse.Namespace) -> None:
                 print(text, flush=True)
                 told = text
             time.sleep(1)
-    except (NoBroker, CtlError):
+    except NoAnswer:
+        raise  # so it has not ended
+    except CtlError:
         if stays:
             text = f"no other node has taken {counted(stays, 'session')}; the node has ended"
             raise CtlError(f"{text}: {_STAY}") from None

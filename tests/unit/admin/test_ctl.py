@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from mqttd.admin.ctl import client as ctl_client
 from mqttd.admin.ctl import main as ctl
 from mqttd.admin.ctl import printing as ctl_print
 
@@ -237,6 +238,20 @@ def test_a_node_that_leaves_says_each_thing_once(
         "handing sessions over",
         "the sessions are handed over; the node has ended",
     ]
+
+
+def test_a_node_that_does_not_answer_has_not_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def request(client: ctl.Client, method: str, path: str, body: object = None) -> ctl.Json:
+        if path == "/drain":
+            raise ctl_client.NoAnswer("the broker at s did not answer within 30 s")
+        return {"stays": 0}
+
+    monkeypatch.setattr(ctl.Client, "request", request)
+    assert ctl.main(["--socket", "s", "cluster", "leave"]) == 1
+    out, error = capsys.readouterr()
+    assert "did not answer" in error and "ended" not in out
 
 
 def test_the_uptime_of_a_worker_has_its_unit() -> None:
