@@ -14,6 +14,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 __all__ = ["Trouble", "Wires"]
@@ -42,6 +43,7 @@ class Wires:
         self.members = members
         self.dice = dice
         self.of = {(name, number): _WELL for name in names for number in range(len(members))}
+        self._well = {wire: asyncio.Event() for wire in self.of}
         #: What was held, lost and late.
         self.done: Counter[str] = Counter()
         self._ports: dict[tuple[str, int], int] = {}
@@ -75,10 +77,10 @@ class Wires:
         return [f"http://127.0.0.1:{self._ports[name, number]}" for number in numbers]
 
     def trouble(self, names: str, numbers: Sequence[int], trouble: Trouble = _WELL) -> None:
-        """From now on it is so between these nodes and these members."""
-        for name in names:
-            for number in numbers:
-                self.of[name, number] = trouble
+        """From now on it is so between these nodes and these members; what waits does no more."""
+        for wire in [(name, number) for name in names for number in numbers]:
+            self.of[wire] = trouble
+            self._well[wire].set() if trouble == _WELL else self._well[wire].clear()
 
     async def _came(
         self, wire: tuple[str, int], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -104,7 +106,7 @@ class Wires:
     ) -> None:
         while data := await _read(reader):
             if self._falls(self.of[wire].held):
-                await self._wait("held")
+                await self._wait(wire, "held")
             to.write(data)
 
     async def _answer(
@@ -115,16 +117,17 @@ class Wires:
                 self.done["lost"] += 1
                 return writer.transport.abort()
             if self._falls(self.of[wire].late):
-                await self._wait("late")
+                await self._wait(wire, "late")
             if not writer.transport.is_closing():
                 writer.write(data)
 
     def _falls(self, chance: float) -> bool:
         return self.dice.random() < chance
 
-    async def _wait(self, what: str) -> None:
+    async def _wait(self, wire: tuple[str, int], what: str) -> None:
         self.done[what] += 1
-        await asyncio.sleep(self.dice.uniform(_LEAST, _MOST))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._well[wire].wait(), self.dice.uniform(_LEAST, _MOST))
 
 
 async def _read(reader: asyncio.StreamReader) -> bytes:
