@@ -68,9 +68,13 @@ time.time_ns = lambda: _time_ns() + {off} * 1_000_000_000
 class Faults:
     """Three nodes, an etcd of three, the lines between them, and their clients."""
 
-    def __init__(self, path: Path, seed: int, replicate: bool = False) -> None:
+    def __init__(
+        self, path: Path, seed: int, replicate: bool = False, healed: float = HEALED
+    ) -> None:
         self.path = path
         self.dice = random.Random(seed)
+        #: Seconds that it may take until all is well after a fault, and that it took last.
+        self.healed, self.took = healed, 0.0
         self.nats = start_nats(path / "nats", 3) if replicate else None
         self.etcd = start_etcd(path / "etcd", 3)
         self.lines = Lines(NAMES)
@@ -182,6 +186,7 @@ class Faults:
             left = max(1.0, self._healed(kind) - (time.monotonic() - ended))
             await self._until(lambda: not self._missing(), "all received", left)
             await asyncio.to_thread(self._settled)
+            self.took = time.monotonic() - ended
         except AssertionError as error:
             wrong.append(str(error))
         for reader in self.readers:
@@ -205,7 +210,7 @@ class Faults:
 
     def _healed(self, kind: str) -> float:
         """A stream without a leader has one after 4 to 10 s, when its servers are back."""
-        return 3 * HEALED if kind.endswith("nats") else HEALED
+        return 3 * self.healed if kind.endswith("nats") else self.healed
 
     def _forget(self) -> None:
         """What is compared is not compared again."""
@@ -270,7 +275,7 @@ class Faults:
 
     def _settled(self) -> None:
         """All nodes see each other, and are members."""
-        end = time.monotonic() + HEALED
+        end = time.monotonic() + self.healed
         while True:
             views = [self._asked(name, "/cluster") for name in NAMES]
             if all(
@@ -388,7 +393,7 @@ class Faults:
 
 
 async def _run(asked: argparse.Namespace, path: Path) -> int:
-    faults = Faults(path, asked.seed, asked.replicate)
+    faults = Faults(path, asked.seed, asked.replicate, asked.healed)
     began = time.monotonic()
     wrong: list[str] = []
     try:
@@ -403,7 +408,7 @@ async def _run(asked: argparse.Namespace, path: Path) -> int:
                 "moves": sum(each.moves for each in faults.everybody),
                 "away_max": round(max(away, default=0.0), 2), "doubts": faults.doubts,
                 "changes": sum((each.done for each in faults.operators.values()), Counter()),
-                "answers": faults.wires.done,
+                "answers": faults.wires.done, "healed": round(faults.took, 1),
             }  # fmt: skip
             for each in faults.everybody:
                 each.away.clear()
@@ -429,6 +434,7 @@ def main() -> int:
     parser.add_argument("--kinds", type=lambda text: text.split(","))
     parser.add_argument("--replicate", action="store_true")
     parser.add_argument("--go-on", action="store_true")
+    parser.add_argument("--healed", type=float, default=HEALED, help="seconds; on a busy machine")
     parser.add_argument("--tail", type=int, default=6000, help="characters of each log")
     asked = parser.parse_args()
     asked.kinds = asked.kinds or list(REPLICATED if asked.replicate else KINDS)
