@@ -40,7 +40,8 @@ import json, sys
 from mqttd.pipeline.spark import register, session
 folder, most, mode = sys.argv[1:]
 spark = register(session("driver", "local[2]", spark__ui__enabled="false",
-                         spark__driver__memory="{memory}"))
+                         spark__driver__memory="{memory}",
+                         spark__driver__extraJavaOptions="{java}"))
 spark.sparkContext.setLogLevel("ERROR")
 frame = (spark.readStream.format("mqttd"){path}
          .options(**json.load(open(folder + "/options.json")))
@@ -99,7 +100,7 @@ def attempt(
     return 0, found
 
 
-def driver(log: str, stream: str, pause: int, memory: str, after: str = "") -> str:
+def driver(log: str, stream: str, pause: int, memory: str, after: str = "", java: str = "") -> str:
     """The program of a driver for `Run`.
 
     :param log: the event log's place in the folder; empty where the options say it.
@@ -107,9 +108,12 @@ def driver(log: str, stream: str, pause: int, memory: str, after: str = "") -> s
     :param pause: milliseconds between the starts of two micro-batches at least.
     :param memory: of the JVM, as Spark says it.
     :param after: what is done when the rest is read.
+    :param java: options of the JVM.
     """
     path = f'.option("path", folder + "/{log}")' if log else ""
-    return _DRIVER.format(path=path, stream=stream, pause=pause, memory=memory, after=after)
+    return _DRIVER.format(
+        path=path, stream=stream, pause=pause, memory=memory, after=after, java=java
+    )
 
 
 class Run:
@@ -121,6 +125,7 @@ class Run:
     :param environment: what the broker's has beside the rest.
     :param tables: further tables of the broker's configuration.
     :param workers: of the broker.
+    :param nice: how far the driver stands behind the broker in the queue for a processor.
     """
 
     def __init__(
@@ -133,6 +138,7 @@ class Run:
         environment: dict[str, str] | None = None,
         tables: str = "",
         workers: int = 1,
+        nice: int = 5,
     ) -> None:
         self.folder = folder
         self.chance = random.Random(seed)
@@ -149,6 +155,7 @@ class Run:
         #: How often the machine was too slow for Spark to start.
         self.slow_starts = 0
         self._environment = environment or {}
+        self._nice = nice
         made = conf(TABLES, tables, port=self._port)
         for name, text in (
             ("mqttd.conf", made.replace("[node]\n", f"[node]\nworkers = {workers}\n")),
@@ -214,12 +221,12 @@ class Run:
     # -- the driver
 
     def start_driver(self, most: int = 400_000, mode: str = "run") -> subprocess.Popen[bytes]:
-        """Start Spark, behind the broker in the queue for a processor; `most`: of a batch."""
+        """Start Spark; `most`: of a batch."""
         self._since = self.batches()[1]
         self._again = (most, mode)
         environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
         environment["SPARK_LOCAL_IP"] = "127.0.0.1"
-        command = ["nice", "-n", "5", sys.executable, str(self.folder / "driver.py")]
+        command = ["nice", "-n", str(self._nice), sys.executable, str(self.folder / "driver.py")]
         with (self.folder / "driver.log").open("ab") as output:
             self._driver = subprocess.Popen(
                 [*command, str(self.folder), str(most), mode],
@@ -254,22 +261,19 @@ class Run:
             doing = "in a micro-batch" if begun > done else "between micro-batches"
         self.driver_kills[doing] += 1
         for _ in range(2):  # a worker may be forked meanwhile
-            for pid in _session(driver.pid):
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
+            _signal(driver.pid, signal.SIGKILL)
         driver.wait()
         self._driver = None
 
     def stop_driver(self) -> None:
         """SIGSTOP to the driver, its JVM and its workers: it does nothing more."""
         if self._driver is not None:
-            for pid in _session(self._driver.pid):
-                try:
-                    os.kill(pid, signal.SIGSTOP)
-                except ProcessLookupError:
-                    pass
+            _signal(self._driver.pid, signal.SIGSTOP)
+
+    def resume_driver(self) -> None:
+        """SIGCONT: it goes on."""
+        if self._driver is not None:
+            _signal(self._driver.pid, signal.SIGCONT)
 
     def adopt_driver(self, driver: subprocess.Popen[bytes]) -> None:
         """One that was started otherwise."""
@@ -304,6 +308,15 @@ class Run:
         self.stop_broker()
         if self._driver is not None:
             self.kill_driver()
+
+
+def _signal(leader: int, number: signal.Signals) -> None:
+    """To the processes of a session."""
+    for pid in _session(leader):
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            pass
 
 
 def _session(leader: int) -> list[int]:

@@ -4,8 +4,9 @@
     numbered                    kill -9                         --QoS 2--> another
 
 The driver, with its JVM and workers, is killed `--kills` times in the middle of a batch that it
-has staged, and started again with its checkpoint. Where a kill fell is read from the broker's file
-of staged rows afterwards, so that each counts as what it was:
+has staged, and started again with its checkpoint. It is stopped first; the broker's file of staged
+rows then says where it is, so that each kill counts as what it was. One that is not in a staged
+batch goes on, until it is in one:
 
     staged      rows are staged, the batch was not released
     publishing  the batch was released, the broker had not published all of it
@@ -53,11 +54,15 @@ DRIVER: Final = driver(
           .option("broker", open(folder + "/address").read()))""",
     pause=0,
     memory="1g",
+    # Half of what a driver costs that does not live long is the compiler.
+    java="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 )
 
-#: Rows of a micro-batch, and micro-batches that are ready when a driver starts.
+#: Rows of a micro-batch, and micro-batches that are ready at any time.
 MOST: Final = 3000
-AHEAD: Final = 6
+AHEAD: Final = 3
+#: Micro-batches after which a kill may fall anywhere in a staged batch, whatever is wished for.
+PATIENCE: Final = 6
 #: Where a kill is wished for.
 WISHES: Final = ("staged", "publishing", "unknown")
 
@@ -113,56 +118,75 @@ class Source:
         self._writer.close()
 
 
-def staged(folder: Path) -> tuple[int, int, bool]:
-    """Rows staged and not released; the last batch, and whether it is published."""
-    found = sorted(folder.glob("data/**/stage.db"))
-    if not found:
-        return 0, -1, True
-    file = sqlite3.connect(f"file:{found[0]}?mode=ro", uri=True, timeout=10)
-    try:
-        (rows,) = file.execute(
-            "SELECT coalesce(sum(rows), 0) FROM chunks WHERE batch IS NULL"
-        ).fetchone()
-        last = file.execute("SELECT batch, done FROM batches").fetchone() or (-1, 1)
-    except sqlite3.OperationalError:  # it is being made
-        return 0, -1, True
-    finally:
-        file.close()
-    return int(rows), int(last[0]), bool(last[1])
+class Stage:
+    """What the broker's file of staged rows says: where in a batch the driver is."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._file: sqlite3.Connection | None = None
+        self._stale = self._released = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """Another driver starts: what there is now is not its own."""
+        self._stale, self._released, _ = self._look()
+
+    def place(self) -> str:
+        """Where it is in a batch that it has staged; empty if it is in none."""
+        rows, batch, done = self._look()
+        if rows < self._stale:
+            self._stale = 0  # a release drops what others have left
+        if batch > self._released:
+            if not done:
+                return "publishing"
+            if batch >= self._run.batches()[1]:
+                return "unknown"
+        return "staged" if rows > self._stale else ""
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            self._file.close()
+
+    def _look(self) -> tuple[int, int, bool]:
+        """Rows staged and not released; the last batch, and whether it is published."""
+        try:
+            if self._file is None:
+                (found,) = self._run.folder.glob("data/**/stage.db")
+                self._file = sqlite3.connect(f"file:{found}?mode=ro", uri=True, timeout=10)
+            (rows,) = self._file.execute(
+                "SELECT coalesce(sum(rows), 0) FROM chunks WHERE batch IS NULL"
+            ).fetchone()
+            last = self._file.execute("SELECT batch, done FROM batches").fetchone() or (-1, 1)
+        except (ValueError, sqlite3.OperationalError):  # it is being made
+            return 0, -1, True
+        return int(rows), int(last[0]), bool(last[1])
 
 
-def _place(run: Run, before: tuple[int, int]) -> str:
-    """Where the driver is in a batch that it has staged; empty if it is in none.
-
-    :param before: rows that drivers before it have staged, and the last batch that they released.
-    """
-    rows, batch, done = staged(run.folder)
-    if batch > before[1]:
-        if not done:
-            return "publishing"
-        if batch >= run.batches()[1]:
-            return "unknown"
-    return "staged" if rows > before[0] else ""
-
-
-def _kill(run: Run, wish: str) -> None:
-    """Start the driver and kill it where it is wished to be."""
-    stale, released, _ = staged(run.folder)
-    first = run.batches()[1]
+def _kill(run: Run, stage: Stage, source: Source, wish: str) -> None:
+    """Start the driver and kill it in a staged batch, where it is wished to be if that is hit."""
+    stage.begin()
+    first = run.batches()[1] + run.chance.randrange(3)
     run.start_driver(MOST)
-    skip = run.chance.randrange(3)
-    deadline = time.monotonic() + DEADLINE
-    while run.batches()[1] < first + skip or _place(run, (stale, released)) != wish:
+    deadline = time.monotonic() + 2 * DEADLINE
+    while True:
+        done = run.batches()[1]
+        source.fill((done + AHEAD) * MOST)
+        place = stage.place() if done >= first else ""
+        if place == wish or (place and done >= first + PATIENCE):
+            if wish == "staged":  # from the first chunk of a task to the last one of all
+                time.sleep(run.chance.choice((0.0, 0.0, 0.01, 0.03)))
+            # Stopped, it does nothing more while it is looked at.
+            run.stop_driver()
+            place = stage.place()
+            if place:
+                run.kill_driver(place)
+                return
+            run.resume_driver()
         run.check_driver()
-        if staged(run.folder)[0] < stale:
-            stale = 0  # a release drops what others have left
-        if run.batches()[1] >= first + AHEAD - 1 or time.monotonic() > deadline:
-            break  # it was too quick
-        time.sleep(0.001)
-    time.sleep(run.chance.choice((0.0, 0.0, 0.005, 0.02)))
-    # Stopped, it does nothing more while it is looked at.
-    run.stop_driver()
-    run.kill_driver(_place(run, (stale, released)) or "elsewhere")
+        if time.monotonic() > deadline:
+            raise Failed(f"no kill falls in a staged batch; {done} batches are done")
+        time.sleep(0.002)
 
 
 def sink_once(
@@ -175,12 +199,13 @@ def sink_once(
 ) -> dict[str, Any]:
     """Do all of it in `folder`; what was found. Raises Failed.
 
-    :param kills: in the middle of staged batches; others are not counted.
+    :param kills: in the middle of staged batches.
     :param workers: of the broker.
     :param rest: lets Spark read what the killed drivers have left.
     """
     options = {"minPartitions": "2"}
-    run = Run(folder, seed, DRIVER, PLUGIN_CONF, options, tables=TABLES, workers=workers)
+    run = Run(folder, seed, DRIVER, PLUGIN_CONF, options, tables=TABLES, workers=workers, nice=0)
+    stage = Stage(run)
     source = Source(folder / "source")
     subscribers: list[Subscriber] = []
     began = time.monotonic()
@@ -188,13 +213,8 @@ def sink_once(
         port = run.start_broker()
         (folder / "address").write_text(f"127.0.0.1:{port}")
         subscribers = [Subscriber(port, qos) for qos in (1, 2)]
-        tries = 0
-        while sum(run.driver_kills[wish] for wish in WISHES) < kills:
-            if tries > 4 * kills + 4:
-                raise Failed(f"too few kills fell in staged batches: {dict(run.driver_kills)}")
-            source.fill((run.batches()[1] + AHEAD) * MOST)
-            _kill(run, WISHES[tries % 3])
-            tries += 1
+        for number in range(kills):
+            _kill(run, stage, source, WISHES[number % 3])
             say(f"{dict(run.driver_kills)}; {run.batches()[1]} batches")
         if rest is not None:
             rest(run)
@@ -212,10 +232,12 @@ def sink_once(
         for one in subscribers:
             one.join(10)
         source.close()
+        stage.close()
         run.stop()
     found: dict[str, Any] = {
         "driver_kills": dict(run.driver_kills),
         "in_staged_batches": sum(run.driver_kills[wish] for wish in WISHES),
+        "started_anew": run.slow_starts,
         "micro_batches": run.batches()[1],
         "rows": source.count,
         "seconds": round(time.monotonic() - began, 1),
