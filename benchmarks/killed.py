@@ -83,6 +83,7 @@ def attempt(
     folder, and who says how far it is.
     """
     folder = given or Path(tempfile.mkdtemp(prefix="bench-"))
+    folder.mkdir(parents=True, exist_ok=True)
     try:
         found = measure(
             folder, lambda text: print(f"{time.strftime('%H:%M:%S')} {text}", flush=True)
