@@ -34,6 +34,8 @@ _TOPIC: Final = "idle"
 _WRONG: Final = (
     "subscription revoked", "reload held back", "reload failed", "not reloaded", "internal error",
 )  # fmt: skip
+#: What is answered while the disk fails.
+_NOT_KEPT: Final = "the disk takes no more", "cannot be kept: ", "cannot be written, "
 
 
 def complaints(output: str) -> list[str]:
@@ -69,7 +71,7 @@ class Operator:
         try:
             getattr(self, f"_{kind}")()
         except CtlError as error:
-            if not self.disk_fails or "the disk takes no more" not in str(error):
+            if not self.disk_fails or not any(text in str(error) for text in _NOT_KEPT):
                 raise
         else:
             self.done[kind] += 1
