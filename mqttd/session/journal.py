@@ -155,9 +155,17 @@ class Journal(Ending):
     def read_on(self, most: int) -> None:
         """Read for those who wait: so many though memory is scarce; 0: it is not any more."""
 
+    def records(self) -> int:
+        """How many records there were, ever: whether somebody has brought one."""
+        return 0
+
     def recall(self, numbers: list[int], receipts: list[int], v5: bool) -> list[object]:
         """The same at once, for who cannot wait: entries of version `v5`, None for what is lost."""
         return [None] * len(numbers)
+
+    def glance(self, number: int, receipt: int, v5: bool) -> object:
+        """The same for one, if that needs no waiting; None: it does, or there is nothing."""
+        return None
 
     # -- what waits for the store --------------------------------------------------------------
 

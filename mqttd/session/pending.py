@@ -80,14 +80,22 @@ class Pending(State):
 
     def lose(self, entry: object, number: int, reason: str) -> None:
         """What was queued under this number of the journal, or 0, is dropped."""
-        journal = self.server.journal
-        if isinstance(entry, int) and (self.server.tap_dropped or self.server.tap_lost):
-            found = journal.recall([number], [entry], self.v5)[0]
+        server = self.server
+        journal = server.journal
+        if isinstance(entry, int) and (server.tap_dropped or server.tap_lost):
+            # A hook is to have it. Who only keeps why waits for no disk: what goes for want of
+            # room goes again and again, and the loop stood still for each.
+            found = (
+                journal.recall([number], [entry], self.v5)[0]
+                if server.tap_dropped
+                else journal.glance(number, entry, self.v5)
+            )
             entry = entry if found is None else found
         if number:
             journal.forget(number)
         if isinstance(entry, int):
-            self.server.metrics.drop(reason)
+            self.dropped += 1
+            server.metrics.drop(reason)
         else:
             self.drop(entry_delivery(entry, self.v5), reason)
 

@@ -4,6 +4,7 @@
                                 not yet: when its group is
                 not while much is being read, or memory is scarce: some of it, in turn
     who cannot wait --> recall --> read, or out of the group that is not written yet
+    who need not know --> glance --> read, unless the writer is at work
 
 Where a record is says the ledger, whatever has been moved since it was asked for.
 """
@@ -55,7 +56,7 @@ class Fetch:
 class ReadingJournal(Journal):
     """Reads again what was queued; what tells and writes is `mqttd.storage.journal`."""
 
-    __slots__ = ("_fetches", "_let", "ask", "ledger", "read", "since", "unreadable")
+    __slots__ = ("_fetches", "_let", "ask", "ledger", "peep", "read", "since", "unreadable")
 
     def __init__(self, ledger: Ledger, since: int) -> None:
         super().__init__()
@@ -63,6 +64,8 @@ class ReadingJournal(Journal):
         self.since = since
         #: Reads pieces of blocks, at once; has them read, `was_read` follows.
         self.read: Callable[[Pieces], list[bytes | None]] = _none
+        #: Reads them at once if nobody has to be waited for; else gives nothing.
+        self.peep: Callable[[Pieces], list[bytes | None]] = _nothing
         self.ask: Callable[[object, Pieces], None] = _nobody
         self._fetches: deque[Fetch] = deque()
         #: How many are read for though memory is scarce.
@@ -120,6 +123,17 @@ class ReadingJournal(Journal):
             for at in range(len(where)):
                 found[where[at]] = read[at]
         return [self._entry(numbers[at], receipts[at], found[at], v5) for at in range(len(numbers))]
+
+    def glance(self, number: int, receipt: int, v5: bool) -> object:
+        """See `Journal.glance`: while the writer is at work there is nothing."""
+        place = self.ledger.place(number)
+        if place is None or self.data_of(place[0]) is not None:
+            return None
+        try:
+            read = self.peep([(place[0].id, place[1], receipt >> 8)])
+        except sqlite3.Error:
+            return None
+        return self._entry(number, receipt, read[0], v5) if read else None
 
     def _entry(self, number: int, receipt: int, data: bytes | None, v5: bool) -> object:
         """What a receipt is for; None, and forgotten, where it cannot be read."""
@@ -195,6 +209,10 @@ class ReadingJournal(Journal):
 
 def _none(pieces: Pieces) -> list[bytes | None]:
     return [None] * len(pieces)
+
+
+def _nothing(pieces: Pieces) -> list[bytes | None]:
+    return []
 
 
 def _nobody(fetch: object, pieces: Pieces) -> None:

@@ -87,6 +87,10 @@ class Releasing(ReadingJournal):
         while self.release():
             pass
 
+    def records(self) -> int:
+        """See `Journal.records`."""
+        return self.ledger.number
+
     def _see_held(self) -> None:
         """Bytes are held for somebody, or not."""
         self.holding = len(self._waiting.held) > 0 or (

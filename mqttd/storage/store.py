@@ -147,7 +147,7 @@ class Store:
         submit = writer.submit if self.copies is None else partial(self._submit, writer)
         journal = StoreJournal(self.ledger, broker, submit, _seconds, since, self.durability)
         journal.listeners = broker.listeners
-        journal.read = writer.now
+        journal.read, journal.peep = writer.now, writer.at_once
         journal.ask = lambda fetch, pieces: writer.fetch(Reading(fetch, pieces))
         self.journal = journal
         broker.journal = journal

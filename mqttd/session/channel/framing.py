@@ -228,6 +228,7 @@ class Framing(Acknowledging):
         """Handle a chunk that begins with a packet, and see whether to read on."""
         self.router.clogged = None  # whoever has filled it: this client has not
         router = self.router
+        records = router.journal.records() if router.congested else 0
         if self.intake is None:
             self.packets(data)
         else:
@@ -243,12 +244,26 @@ class Framing(Acknowledging):
             and _brings(data)
             and self.state == OPEN
             and not self.paused
+            and not self._passes(records)
         ):
             self.pause()
             router.stalled[self] = None
         if router.clogged is not None:
             router.clogged.hold_back(self)
             router.clogged = None
+
+    def _passes(self, records: int) -> bool:
+        """Whether this client is read from though not all behind the broker can follow.
+
+        Where that is the store alone, of which there were so many `records`, who has brought it
+        nothing has nothing to wait for: one user's messages would hold up everybody's.
+        """
+        router = self.router
+        return (
+            router.store_alone
+            and router.journal.records() == records
+            and router.awaited() <= router.settings.backlog
+        )
 
     def resume(self) -> None:
         """Read from the peer again."""

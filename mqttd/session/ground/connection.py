@@ -32,6 +32,7 @@ NEW: Final = 0
 WAITING: Final = 1
 OPEN: Final = 2
 CLOSED: Final = 3
+_STORE_ALONE: Final = frozenset({"store"})
 
 
 class Edge:
@@ -376,6 +377,8 @@ class Turn:
         self.slow: dict[Connection, int] = {}
         #: Something behind the broker cannot follow: publishers are not read from.
         self.congested: bool = False
+        #: It is nothing but the store: who has it keep nothing is read from.
+        self.store_alone: bool = False
         #: The bytes of a PUBLISH that went out under another packet id this turn, and those with
         #: it: most often the next receiver has that id free as well.
         self.renumbered: bytes = b""
@@ -396,6 +399,7 @@ class Turn:
         else:
             self._behind.discard(who)
         self.congested = len(self._behind) > 0
+        self.store_alone = self.congested and self._behind == _STORE_ALONE
         return True
 
     def awaited(self) -> int:

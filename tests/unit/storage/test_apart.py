@@ -295,6 +295,26 @@ def test_what_nobody_is_told_of_is_not_read_again(kept: Kept) -> None:
     assert told == [("few", 1)] * 3 + [("many", 4)]
 
 
+def test_what_a_full_queue_drops_waits_for_no_disk_to_be_told_of(kept: Kept) -> None:
+    """The loop stood still for most of a second, for each message that somebody sent too many."""
+    lay_apart(kept)
+    broker = kept.node.broker
+    told: list[tuple[str, int]] = []
+    broker.trail = Few(told)
+    broker.tap_lost = True
+    broker.settings.mqueue_max_length = 3
+    kept.journal.read = lambda pieces: pytest.fail("it waits for the writer")
+    away(kept)
+    send(kept, 5)
+    assert broker.metrics.dropped_queue_full == 2 and told == [], "the writer is at work"
+    kept.journal.peep = lambda pieces: read(kept.base, pieces)
+    kept.settle()
+    send(kept, 1)
+    assert broker.metrics.dropped_queue_full == 3 and told == [("away", 1)]
+    assert broker.sessions["away"].dropped == 3
+    weigh(kept)
+
+
 def test_what_cannot_be_read_again_is_dropped_and_counted(kept: Kept) -> None:
     asked = lay_apart(kept)
     away(kept)

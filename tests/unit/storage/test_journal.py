@@ -562,6 +562,25 @@ def test_publishers_wait_for_a_disk_that_cannot_follow(kept: Kept) -> None:
     audit(kept.node.broker, [sender.channel])
 
 
+def test_who_has_nothing_kept_does_not_wait_for_a_disk_that_cannot_follow(kept: Kept) -> None:
+    """Messages that somebody had kept held up all publishers, those of QoS 0 to nobody too."""
+    sender, other = kept.client("s", False), kept.client("o", False)
+    for number in range(1, 41):
+        if sender.channel.paused:
+            break
+        sender.send(Publish(f"t/{number}", b"x" * 900_000, 1, True, packet_id=number))
+    assert sender.channel.paused and kept.node.broker.congested
+    other.send(Publish("live/t", b"", 1, packet_id=1), Publish("live/t", b""))
+    assert not other.channel.paused and len(other.take()) == 1
+    kept.node.broker.set_congested(True, "event log")
+    other.send(Publish("live/t", b""))
+    assert other.channel.paused, "not the store alone"
+    kept.node.broker.set_congested(False, "event log")
+    kept.settle()
+    kept.node.run_soon()
+    assert not sender.channel.paused and not other.channel.paused
+
+
 def test_who_only_pings_does_not_wait_for_a_disk_that_cannot_follow(kept: Kept) -> None:
     """A thousand sessions came back while a disk stood still: others had no PINGRESP."""
     sender, other = kept.client("s", False), kept.client("o", False)
