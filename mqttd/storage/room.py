@@ -5,16 +5,20 @@
 
 SQLite needs room to delete something, too: on a disk that is full to the last byte the sessions
 that fill it cannot end, and nobody's do. So what would have to be kept is refused while less than
-the reserve is left, and until it is twice that.
+the reserve is left, and until it is twice that; and while the store has more than `max_bytes`,
+until it has a tenth less. `weigh` tells: `store_full`, `disk_low`.
 
 Promise: `look` is for the writer's thread, the rest for the loop's; the reserve is 64 MiB, or an
-eighth of the file system where that is less.
+eighth of the file system where that is less. What nobody knows yet raises and clears nothing.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any, Final
+
+from mqttd.broker.broker import Broker
 
 __all__ = ["RESERVE", "Room"]
 
@@ -26,16 +30,37 @@ _OFTEN: Final = 1 << 20
 
 
 class Room:
-    """The room of the file at `path`."""
+    """The room of the file at `path`.
 
-    def __init__(self, path: str) -> None:
+    log(event, fields): one structured event; max_bytes, min_free: see `[store]`; 0: no limit.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        log: Callable[[str, dict[str, object]], None],
+        max_bytes: int = 0,
+        min_free: int = 0,
+    ) -> None:
         self.path = path
-        #: Bytes free on its file system, and left in all; 0 until somebody has looked.
-        self.free = 0
-        self.left = 0
+        self.log = log
+        self.max_bytes = max_bytes
+        self.min_free = min_free
+        #: Bytes free on its file system, and left in all; None until somebody has looked.
+        self.free: int | None = None
+        self.left: int | None = None
         self.reserve = RESERVE
+        #: Less than the reserve is left; there is more than `max_bytes`; the alarm `disk_low`.
         self.short = False
+        self._over = False
+        self._low = False
+        self._size = 0
         self._written = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether what would have to be kept is refused, for want of either."""
+        return self.short or self._over
 
     def look(self, base: Any) -> None:
         """See how much there is; `base` is the connection to the file."""
@@ -54,17 +79,51 @@ class Room:
         self._written = 0
         return True
 
-    def judge(self) -> bool:
+    def weigh(self, broker: Broker, size: int) -> None:
+        """Raise an alarm if the store, of so many bytes, is too large or the disk too small."""
+        self._size = size
+        most = self.max_bytes
+        over = most > 0 and (size > most or (self._over and size > most - most // 10))
+        if self._judge() or over != self._over:
+            self._over = over
+            self.log(
+                "store full" if self.full else "store has room", {"path": self.path, "bytes": size}
+            )
+            text = f"{self.path} has {size} bytes, store.max_bytes are {most}"
+            _tell(broker, "store_full", self.full, self.why() if self.short else text)
+        if self.free is None:
+            return
+        low = self.free < self.min_free
+        if low != self._low:
+            self._low = low
+            fields: dict[str, object] = {"path": self.path, "bytes": self.free}
+            self.log("disk low" if low else "disk has room", fields)
+            _tell(broker, "disk_low", low, f"{self.free} bytes are free for {self.path}")
+
+    def _judge(self) -> bool:
         """Whether `short` has changed."""
-        least = 2 * self.reserve if self.short else self.reserve
-        short = 0 < self.left < least
+        if self.left is None:
+            return False
+        short = self.left < (2 * self.reserve if self.short else self.reserve)
         changed = short != self.short
         self.short = short
         return changed
 
     def why(self) -> str:
         """Why the store takes no more, and what helps."""
+        if self.short:
+            return (
+                f"{self.left} bytes are left for {self.path}: make room on its file system, or end"
+                " sessions that have much waiting"
+            )
         return (
-            f"{self.left} bytes are left for {self.path}: make room on its file system, or end"
-            " sessions that have much waiting"
+            f"{self.path} has {self._size} bytes, store.max_bytes are {self.max_bytes}:"
+            " let that be more, or end sessions that have much waiting"
         )
+
+
+def _tell(broker: Broker, alarm: str, on: bool, text: str) -> None:
+    if on:
+        broker.alarms.activate(alarm, text)
+    else:
+        broker.alarms.clear(alarm)

@@ -82,20 +82,15 @@ class Store:
         self.copies: Copies | None = None
         self._written: deque[Group] = deque()
         self._alone = False
-        #: See `[store]`; 0: no limit.
-        self.max_bytes = max_bytes
-        self.min_free = min_free
         #: See `_clock`, as it was last.
         self._clock = 0
         self._failing = False
         self._opened: tuple[sqlite3.Connection, Contents] | None = None
-        self._full = False
         #: What would have to be kept is refused, since this is so: it fails, is full, alone.
         self._stuck = (False, False, False)
-        self._low = False
         self._copying = False
         self._unreadable = 0
-        self.room = Room(path)
+        self.room = Room(path, log, max_bytes, min_free)
         self._looking = LoopingCall(self._look)
         self._looking.clock = reactor
 
@@ -217,11 +212,10 @@ class Store:
             journal.fail(self._alone)
             self.log("store works again", {"path": self.path})
             broker.alarms.clear("store_failed")
-        self._weigh(broker)
+        self.room.weigh(broker, self.ledger.bytes)
         if self.copies is not None:
             self._see_copies(broker, journal, self.copies)
-        full = self._full or self.room.short
-        if (now := (self._failing, full, self._alone)) != self._stuck:
+        if (now := (self._failing, self.room.full, self._alone)) != self._stuck:
             self._stuck = now
             broker.set_stuck(any(now))
             drawers = broker.drawers
@@ -264,12 +258,7 @@ class Store:
             return f"{self.path} cannot be written, {self.writer.fault}: {helps}"
         if self._alone and self.copies is not None:
             return f"no NATS server takes copies of {self.path}: {self.copies.fault}"
-        if self.room.short:
-            return self.room.why()
-        return (
-            f"{self.path} has {self.ledger.bytes} bytes, store.max_bytes are {self.max_bytes}:"
-            " let that be more, or end sessions that have much waiting"
-        )
+        return self.room.why()
 
     def _see_copies(self, broker: Broker, journal: StoreJournal, copies: Copies) -> None:
         """What cannot be copied is refused as what cannot be written is."""
@@ -284,29 +273,6 @@ class Store:
             return
         self._alone = not self._alone
         journal.fail(self._failing or self._alone)
-
-    def _weigh(self, broker: Broker) -> None:
-        """Raise an alarm if it has become too large, or the disk too small, or clear it."""
-        most, size = self.max_bytes, self.ledger.bytes
-        full = most > 0 and (size > most or (self._full and size > most - most // 10))
-        if self.room.judge() or full != self._full:
-            self._full = full
-            full = full or self.room.short
-            self.log("store full" if full else "store has room", {"path": self.path, "bytes": size})
-            text = f"{self.path} has {size} bytes, store.max_bytes are {most}"
-            self._tell(broker, "store_full", full, self.room.why() if self.room.short else text)
-        low = 0 < self.room.free < self.min_free
-        if low != self._low:
-            self._low = low
-            fields: dict[str, object] = {"path": self.path, "bytes": self.room.free}
-            self.log("disk low" if low else "disk has room", fields)
-            self._tell(broker, "disk_low", low, f"{self.room.free} bytes are free for {self.path}")
-
-    def _tell(self, broker: Broker, alarm: str, on: bool, text: str) -> None:
-        if on:
-            broker.alarms.activate(alarm, text)
-        else:
-            broker.alarms.clear(alarm)
 
     def _look(self) -> None:
         """Have the writer ask how much room there is; see whether the clock was set."""
@@ -361,10 +327,10 @@ class Store:
             "file_bytes": os.path.getsize(self.path) if os.path.exists(self.path) else 0,
             "groups_written": journal.groups if journal is not None else 0,
             "records_moved": ledger.moved,
-            "max_bytes": self.max_bytes,
+            "max_bytes": self.room.max_bytes,
             "free_bytes": self.room.free,
             "failing": self._failing,
-            "full": self._full,
+            "full": self.room.full,
         }
 
     def backup(self, path: str) -> Deferred[int]:

@@ -72,3 +72,25 @@ def test_pages_that_nothing_is_on_are_room_too(
     disk.free = 4
     assert not stuck(worker), "its pages are free, the file is as large as before"
     worker.stop()
+
+
+def test_a_disk_without_a_byte_free_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """0 stood for what nobody has looked at: both alarms were cleared, and all was taken again."""
+    disk = Disk(1 << 20)
+    monkeypatch.setattr(os, "statvfs", disk)
+    worker = Worker(tmp_path, min_free=256 * MIB)
+    alarms = worker.node.broker.alarms
+    assert worker.store.describe()["free_bytes"] is None, "not known yet"
+    assert not alarms.active()
+    for free in (1, 0):
+        disk.free = free
+        assert stuck(worker)
+        assert {each.name for each in alarms.active()} == {"store_full", "disk_low"}
+        assert worker.store.describe()["free_bytes"] == free * MIB
+        assert worker.store.describe()["full"] is True
+    disk.free = 256
+    assert not stuck(worker) and not alarms.active()
+    assert worker.store.describe()["full"] is False
+    worker.stop()

@@ -51,7 +51,10 @@ class Worker:
     """One broker with its store in its directory."""
 
     def __init__(
-        self, directory: Path, prepare: Callable[[Broker], object] = lambda broker: None
+        self,
+        directory: Path,
+        prepare: Callable[[Broker], object] = lambda broker: None,
+        min_free: int = 0,
     ) -> None:
         directory.mkdir(exist_ok=True)
         self.reactor = Reactor()
@@ -62,6 +65,7 @@ class Worker:
             self.reactor,
             Durability(OS, {}),
             lambda event, fields: None,
+            min_free=min_free,
         )
         self.store.open(self.node.broker)
         self.store.recover(self.node.broker)
