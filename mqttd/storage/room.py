@@ -15,8 +15,10 @@ eighth of the file system where that is less. What nobody knows yet raises and c
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Callable
-from typing import Any, Final
+from contextlib import suppress
+from typing import Final
 
 from mqttd.broker.broker import Broker
 
@@ -55,6 +57,8 @@ class Room:
         self._over = False
         self._low = False
         self._size = 0
+        #: Bytes of pages that nothing is on.
+        self._unused = 0
         self._written = 0
 
     @property
@@ -62,14 +66,21 @@ class Room:
         """Whether what would have to be kept is refused, for want of either."""
         return self.short or self._over
 
-    def look(self, base: Any) -> None:
-        """See how much there is; `base` is the connection to the file."""
-        found = os.statvfs(os.path.dirname(self.path) or ".")
-        pages = base.execute("PRAGMA freelist_count").fetchone()[0]
-        size = base.execute("PRAGMA page_size").fetchone()[0]
+    def look(self, base: sqlite3.Connection) -> None:
+        """See how much there is; `base` is the connection to the file.
+
+        A disk that fails may say neither: then what is known of it stays.
+        """
+        with suppress(sqlite3.Error):
+            pages = base.execute("PRAGMA freelist_count").fetchone()[0]
+            self._unused = pages * base.execute("PRAGMA page_size").fetchone()[0]
+        try:
+            found = os.statvfs(os.path.dirname(self.path) or ".")
+        except OSError:
+            return
         self.reserve = min(RESERVE, found.f_blocks * found.f_frsize // _PART)
         self.free = found.f_bavail * found.f_frsize
-        self.left = self.free + pages * size
+        self.left = self.free + self._unused
 
     def wrote(self, size: int) -> bool:
         """So much was written; whether to look again."""

@@ -138,7 +138,7 @@ class Store:
         now = time.time_ns()
         since = now // 1_000_000 - broker.now
         self._wake.start(self.reactor, engine)
-        self.writer = writer = Writer(base, self._wake.wake)
+        self.writer = writer = Writer(base, self._wake.wake, self.room.look)
         submit = writer.submit if self.copies is None else partial(self._submit, writer)
         journal = StoreJournal(self.ledger, broker, submit, _seconds, since, self.durability)
         journal.listeners = broker.listeners
@@ -212,6 +212,7 @@ class Store:
             journal.fail(self._alone)
             self.log("store works again", {"path": self.path})
             broker.alarms.clear("store_failed")
+            writer.between(self._ask)
         self.room.weigh(broker, self.ledger.bytes)
         if self.copies is not None:
             self._see_copies(broker, journal, self.copies)
@@ -278,7 +279,8 @@ class Store:
         """Have the writer ask how much room there is; see whether the clock was set."""
         if self.writer is not None:
             self._see_clock()
-            self.writer.between(self._ask)
+            if not self._failing:  # then each try looks
+                self.writer.between(self._ask)
 
     def _see_clock(self) -> None:
         """Where the clock of the day was set, sessions went as long ago as before.
@@ -294,7 +296,7 @@ class Store:
         self.ledger.row(MOVE_CLOCK, (moved, now - min(abs(moved), int(_LOOK)) + 1, now))
         self.journal.begin()
 
-    def _ask(self, base: object) -> None:
+    def _ask(self, base: sqlite3.Connection) -> None:
         self.room.look(base)
         self._wake.wake()
 

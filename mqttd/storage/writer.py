@@ -118,11 +118,18 @@ class _Recent:
 
 
 class Writer:
-    """Writes to `base`; `wake` is called in the thread when something is `done` or has failed."""
+    """Writes to `base`; `wake` is called in the thread when something is `done` or has failed.
 
-    def __init__(self, base: sqlite3.Connection, wake: Callable[[], None]) -> None:
+    failed(base): called in the thread before that, each time a group could not be written: jobs
+    wait behind it.
+    """
+
+    def __init__(
+        self, base: sqlite3.Connection, wake: Callable[[], None], failed: Job | None = None
+    ) -> None:
         self.base = base
         self.wake = wake
+        self.failed: Job = failed or _nothing
         self.done: deque[Group] = deque()
         #: What was fetched.
         self.read: deque[Reading] = deque()
@@ -209,6 +216,8 @@ class Writer:
             except (sqlite3.Error, OSError, MemoryError) as error:
                 group.error = error
                 self.fault = error
+                with self.lock:
+                    self.failed(self.base)
                 self.wake()
                 if self._stopping.wait(RETRY):
                     return False

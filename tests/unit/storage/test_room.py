@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import sqlite3
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from mqttd.storage.room import RESERVE
+from mqttd.storage import writer
+from mqttd.storage.blocks import Group
+from mqttd.storage.room import RESERVE, Room
+from mqttd.storage.writer import write
+from tests.support.waiting import until
 from tests.unit.storage.test_workers import Worker
 
 MIB = 1 << 20
@@ -82,8 +88,9 @@ def test_a_disk_without_a_byte_free_is_full(
     monkeypatch.setattr(os, "statvfs", disk)
     worker = Worker(tmp_path, min_free=256 * MIB)
     alarms = worker.node.broker.alarms
-    assert worker.store.describe()["free_bytes"] is None, "not known yet"
-    assert not alarms.active()
+    room = Room("store.db", lambda event, fields: None, min_free=256 * MIB)
+    room.weigh(worker.node.broker, 0)
+    assert room.free is None and not room.full and not alarms.active(), "not known yet"
     for free in (1, 0):
         disk.free = free
         assert stuck(worker)
@@ -93,4 +100,60 @@ def test_a_disk_without_a_byte_free_is_full(
     disk.free = 256
     assert not stuck(worker) and not alarms.active()
     assert worker.store.describe()["full"] is False
+    worker.stop()
+
+
+def test_room_is_looked_at_while_the_store_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What asked waited behind the group that could not be written: the disk that was full, the
+    reason for it, was told of by no alarm, and `free_bytes` was what it had been before."""
+    disk = Disk(1 << 20)
+    monkeypatch.setattr(os, "statvfs", disk)
+    worker = Worker(tmp_path, min_free=256 * MIB)
+    worker.away("away", "t")
+    assert not stuck(worker)
+    alarms = worker.node.broker.alarms
+    failing = threading.Event()
+    failing.set()
+
+    def written(base: sqlite3.Connection, group: Group) -> None:
+        if failing.is_set():
+            disk.free = 0
+            raise sqlite3.OperationalError("database or disk is full")
+        write(base, group)
+
+    def turned(active: set[str]) -> bool:
+        worker.node.broker.perform()
+        worker.reactor.turn()
+        worker.node.settle()
+        return {each.name for each in alarms.active()} == active
+
+    monkeypatch.setattr(writer, "write", written)
+    worker.node.publish("t", b"waits", 1)
+    until(lambda: turned({"store_failed", "store_full", "disk_low"}), "the alarms")
+    said = worker.store.describe()
+    assert (said["free_bytes"], said["full"], said["failing"]) == (0, True, True)
+    assert worker.store.writer is not None
+    worker.reactor.advance(60)
+    assert worker.store.writer._waiting.empty(), "each look waited there for the end of it"
+    disk.free = disk.total
+    failing.clear()
+    until(lambda: turned(set()), "there is room")
+    worker.stop()
+
+
+def test_a_disk_that_says_nothing_ends_no_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of the question went up through the writer's thread, and nothing more was kept."""
+    worker = Worker(tmp_path, min_free=256 * MIB)
+
+    def fails(path: str) -> Any:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "statvfs", fails)
+    worker.reactor.advance(10)
+    worker.away("away", "t")
+    assert worker.store.writer is not None and worker.store.writer._thread.is_alive()
     worker.stop()
