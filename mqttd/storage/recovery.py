@@ -113,6 +113,8 @@ def read(base: sqlite3.Connection, ledger: Ledger, queues: bool = False) -> Cont
     ):
         if not isinstance(words, bytes) or len(words) % 16 or zlib.crc32(words) != crc:
             contents.damaged += 1
+            # It is there until somebody drops it, and no other may have its number.
+            ledger.next_block = max(ledger.next_block, number + 1)
             continue
         block = Block(number)
         block.count = len(words) // 16

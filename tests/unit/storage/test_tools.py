@@ -25,6 +25,7 @@ from mqttd.storage.lines import MessageLine, dump_line
 from mqttd.storage.tools import check, info, restore, shrink
 from mqttd.storage.transfer import export_lines, import_lines
 from mqttd.storage.writer import write
+from tests.unit.storage.test_workers import Worker
 
 NOW = 1_800_000_000_000
 
@@ -281,3 +282,23 @@ def test_a_file_of_before_is_written_anew_for_it(tmp_path: Path) -> None:
     assert base.execute("PRAGMA auto_vacuum").fetchone() == (2,)
     assert path.stat().st_size < 100_000
     base.close()
+
+
+def test_the_last_row_is_damaged_and_the_broker_writes_on(tmp_path: Path) -> None:
+    """What was written next had its number, and was tried for ever: the store had failed."""
+    worker = Worker(tmp_path)
+    worker.away("away", "t")
+    for payload in (b"first", b"second"):
+        worker.node.publish("t", payload, 1)
+        worker.settle()
+    worker.stop()
+    path = str(tmp_path / "store.db")
+    base = connect(path)
+    base.execute("UPDATE block SET words = x'00' WHERE id = (SELECT max(id) FROM block)")
+    base.close()
+    worker = Worker(tmp_path)
+    worker.node.publish("t", b"third", 1)
+    worker.settle()
+    worker.stop()
+    messages = [line for line in export_lines(path) if isinstance(line, MessageLine)]
+    assert [line.packet[-5:] for line in messages if line.packet] == [b"first", b"third"]
