@@ -101,7 +101,7 @@ class Room:
                 "store full" if self.full else "store has room", {"path": self.path, "bytes": size}
             )
             text = f"{self.path} has {size} bytes, store.max_bytes are {most}"
-            _tell(broker, "store_full", self.full, self.why() if self.short else text)
+            self._tell(broker, "store_full", self.full, self.why() if self.short else text)
         if self.free is None:
             return
         low = self.free < self.min_free
@@ -109,7 +109,7 @@ class Room:
             self._low = low
             fields: dict[str, object] = {"path": self.path, "bytes": self.free}
             self.log("disk low" if low else "disk has room", fields)
-            _tell(broker, "disk_low", low, f"{self.free} bytes are free for {self.path}")
+            self._tell(broker, "disk_low", low, f"{self.free} bytes are free for {self.path}")
 
     def _judge(self) -> bool:
         """Whether `short` has changed."""
@@ -132,9 +132,8 @@ class Room:
             " let that be more, or end sessions that have much waiting"
         )
 
-
-def _tell(broker: Broker, alarm: str, on: bool, text: str) -> None:
-    if on:
-        broker.alarms.activate(alarm, text)
-    else:
-        broker.alarms.clear(alarm)
+    def _tell(self, broker: Broker, alarm: str, on: bool, text: str) -> None:
+        if on:
+            broker.alarms.activate(alarm, text)
+        else:
+            broker.alarms.clear(alarm)
