@@ -58,6 +58,7 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
     "store full": ("mqttd.storage", "warn"),
     "store has room": ("mqttd.storage", "info"),
     "store ready": ("mqttd.storage", "info"),
+    "store row dropped": ("mqttd.storage", "warn"),
     "store works again": ("mqttd.storage", "info"),
     "user file not taken": ("mqttd.access", "error"),
     "user file taken again": ("mqttd.access", "info"),

@@ -1,22 +1,28 @@
-"""A store that is open for a tool: its tables, its records, their bytes."""
+"""A store that is open for a tool: its tables, its records, their bytes.
+
+damaged_rows   blocks whose words are not what their checksum says: nobody can read them
+"""
 
 from __future__ import annotations
 
 import os
 import sqlite3
+import zlib
+from collections.abc import Iterable
 from contextlib import closing
 
 from mqttd.storage.database import Damaged, StoreError, connect
 from mqttd.storage.ledger import Ledger
 from mqttd.storage.recovery import Contents, Found, read
 
-__all__ = ["Reader", "kept_in", "subscriptions_in"]
+__all__ = ["Reader", "damaged_rows", "kept_in", "row_named", "subscriptions_in"]
 
 
 class Reader:
     """A store that is open for a tool. Raises StoreError."""
 
     def __init__(self, path: str) -> None:
+        self.path = path
         self.base = _open(path)
         self.ledger = Ledger()
         self._block = 0
@@ -26,6 +32,10 @@ class Reader:
         except sqlite3.DatabaseError as error:
             self.base.close()
             raise StoreError(f"{path}: {error}") from None
+
+    def damaged(self) -> list[int]:
+        """The blocks that cannot be read."""
+        return damaged_rows(self.base) if self.contents.damaged else []
 
     def __enter__(self) -> Reader:
         return self
@@ -40,6 +50,25 @@ class Reader:
             self._data = row.fetchone()[0]
             self._block = found.block
         return self._data[found.at : found.at + found.length]
+
+
+def damaged_rows(base: sqlite3.Connection, among: Iterable[int] | None = None) -> list[int]:
+    """The blocks, `among` these, whose words are damaged."""
+    ask = "SELECT id, words, crc FROM block"
+    if among is None:
+        rows: Iterable[tuple[int, object, int]] = base.execute(ask)
+    else:
+        rows = (row for id in among for row in base.execute(f"{ask} WHERE id = ?", (id,)))
+    return [
+        number
+        for number, words, crc in rows
+        if not isinstance(words, bytes) or len(words) % 16 or zlib.crc32(words) != crc
+    ]
+
+
+def row_named(number: int) -> str:
+    """A damaged row, for people."""
+    return f"block {number}: its words are damaged"
 
 
 def kept_in(path: str, drawer: str) -> list[tuple[str, bytes]]:

@@ -36,7 +36,7 @@ from mqttd.storage.place import remove
 from mqttd.storage.recovery import Contents, read
 from mqttd.storage.restore import Restored, restore
 from mqttd.storage.room import Room
-from mqttd.storage.tools import backup, finish, shrink
+from mqttd.storage.tools import backup, drop_rows, finish, shrink
 from mqttd.storage.wake import Wake, Watcher
 from mqttd.storage.writer import Reading, Writer
 
@@ -335,8 +335,8 @@ class Store:
             "full": self.room.full,
         }
 
-    def backup(self, path: str) -> Deferred[int]:
-        """Copy it to a new file, with all that was told before; fires with its size.
+    def backup(self, path: str) -> Deferred[tuple[int, int]]:
+        """Copy it to a new file, with all that was told before; fires as `finish` says.
 
         Groups are written meanwhile, between some pages and the next. It has its name when it is
         whole: what a kill leaves is called `.making`, and goes with the next copy.
@@ -367,8 +367,9 @@ class Store:
     async def compact(self) -> dict[str, object]:
         """Move what lives together, then give unused space back; what came of it.
 
-        Both go a few blocks or pages at a time, between the groups of clients that go on. Raises
-        StoreError where it cannot be done now, sqlite3.Error and OSError.
+        What could not be read when the broker started, and so is nobody's, is dropped. All goes a
+        few blocks or pages at a time, between the groups of clients that go on. Raises StoreError
+        where it cannot be done now, sqlite3.Error and OSError.
         """
         journal = self.journal
         if journal is None or not self._writes() or self._compacting():
@@ -385,11 +386,22 @@ class Store:
                 raise StoreError("the store was closed, or cannot be written")
             journal.nudge()
             await deferLater(self.reactor, _PAUSE)
+        dropped = await self._drop_damaged()
         while await self.between(shrink):
             await deferLater(self.reactor, _PAUSE)
         after = await self.between(self._size)
         done = {"before": before, "after": after, "moved": self.ledger.moved - moved}
-        return {"path": self.path, **done}
+        return {"path": self.path, **done, "dropped": dropped}
+
+    async def _drop_damaged(self) -> list[str]:
+        """Take out the rows that the ledger does not know, being damaged; their names."""
+        rows = await self.between(lambda base: base.execute("SELECT id FROM block").fetchall())
+        unknown = [row[0] for row in rows if row[0] not in self.ledger.blocks]
+        dropped = await self.between(lambda base: drop_rows(base, unknown)) if unknown else []
+        names = [f"{self.path}: block {number}" for number in dropped]
+        for name in names:
+            self.log("store row dropped", {"row": name})
+        return names
 
     def _compacting(self) -> bool:
         return self.ledger.thorough > 0

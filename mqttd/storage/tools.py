@@ -4,7 +4,7 @@
     check     SQLite's own check, each block's CRC, each record that lives read once
     backup    of the store behind a connection, a few pages at a time; `finish` names it
     shrink    likewise: unused pages go back to the system
-    restore   a copy becomes the store
+    restore   a copy becomes the store, without what of it cannot be read
 
 A broker that runs has the file for itself, so the first two are refused then. Its contents as JSON
 lines: `mqttd.storage.transfer`.
@@ -15,19 +15,20 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-import zlib
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from typing import Any, Final
 
 from mqttd.broker.rights.bans import DRAWER
 from mqttd.storage.database import StoreError, look
 from mqttd.storage.ledger import DELIVERY, MESSAGE3, MESSAGE5, RETAINED
 from mqttd.storage.place import alone, put_in_place, remove
-from mqttd.storage.reader import Reader
+from mqttd.storage.reader import Reader, damaged_rows, row_named
+from mqttd.storage.recovery import Found
 from mqttd.storage.transfer import message_line, retained_line
+from mqttd.storage.writer import write
 
-__all__ = ["backup", "check", "finish", "info", "restore", "shrink"]
+__all__ = ["backup", "check", "drop_rows", "finish", "info", "restore", "shrink"]
 
 Json = dict[str, Any]
 
@@ -66,24 +67,65 @@ def info(path: str) -> Json:
 
 def check(path: str) -> list[str]:
     """What is wrong with a store, nothing if it is whole. Raises StoreError."""
-    wrong: list[str] = []
     with Reader(path) as store:
-        for row in store.base.execute("PRAGMA integrity_check"):
-            if row[0] != "ok":
-                wrong.append(str(row[0]))
-        for number, words, crc in store.base.execute("SELECT id, words, crc FROM block"):
-            if not isinstance(words, bytes) or len(words) % 16 or zlib.crc32(words) != crc:
-                wrong.append(f"block {number}: its words are damaged")
-        for owner, mine in store.contents.records.items():
-            for found in mine:
-                try:
-                    if found.kind == RETAINED:
-                        retained_line(store.data(found))
-                    else:
-                        message_line(found, store.data(found), str(owner))
-                except (ValueError, IndexError, KeyError, TypeError) as error:
-                    wrong.append(f"record {found.number} in block {found.block}: {error!r}")
+        wrong = _torn(store.base)
+        wrong += [row_named(number) for number in store.damaged()]
+        wrong += [text for _, text in _unreadable(store)]
     return wrong
+
+
+def _torn(base: sqlite3.Connection) -> list[str]:
+    """What SQLite finds wrong with the file itself."""
+    rows = base.execute("PRAGMA integrity_check").fetchall()
+    return [str(row[0]) for row in rows if row[0] != "ok"]
+
+
+def _unreadable(store: Reader) -> Iterator[tuple[Found, str]]:
+    """Records that live and cannot be read, of blocks that can; and what is wrong with each."""
+    for owner, mine in store.contents.records.items():
+        for found in mine:
+            try:
+                if found.kind == RETAINED:
+                    retained_line(store.data(found))
+                else:
+                    message_line(found, store.data(found), str(owner))
+            except (ValueError, IndexError, KeyError, TypeError) as error:
+                yield found, f"record {found.number} in block {found.block}: {error!r}"
+
+
+def _mend(path: str) -> list[str]:
+    """Take out of a store what cannot be read, and nothing else; what that was.
+
+    Raises StoreError where the file itself is torn: what is in it may be anything.
+    """
+    with Reader(path) as store:
+        if torn := _torn(store.base):
+            raise StoreError(f"{path}: {torn[0]}" + _more(torn))
+        rows = store.damaged()
+        left = [row_named(number) for number in rows]
+        for found, text in list(_unreadable(store)):
+            left.append(text)
+            store.ledger.forget(found.number)
+        if left:
+            drop_rows(store.base, rows)
+            if (group := store.ledger.close()) is not None:
+                write(store.base, group)
+    return left
+
+
+def drop_rows(base: sqlite3.Connection, rows: list[int]) -> list[int]:
+    """Delete these blocks, those of them that are damaged; which they were."""
+    damaged = damaged_rows(base, rows)
+    base.execute("BEGIN IMMEDIATE")
+    try:
+        for number in damaged:
+            base.execute("DELETE FROM block WHERE id = ?", (number,))
+        base.execute("COMMIT")
+    except sqlite3.Error:
+        if base.in_transaction:
+            base.execute("ROLLBACK")
+        raise
+    return damaged
 
 
 def backup(base: sqlite3.Connection, path: str, pass_by: Callable[[], None]) -> None:
@@ -108,16 +150,18 @@ def backup(base: sqlite3.Connection, path: str, pass_by: Callable[[], None]) -> 
         raise
 
 
-def finish(making: str, path: str) -> int:
-    """Give a copy its name when it is on the disk; returns its size.
+def finish(making: str, path: str) -> tuple[int, int]:
+    """Give a copy its name when it is on the disk; its size, and how many rows are damaged.
 
     Raises StoreError and OSError, and leaves no file behind then.
     """
     try:
+        with closing(sqlite3.connect(making, isolation_level=None)) as base:
+            damaged = len(damaged_rows(base))
         put_in_place(making, path, give=False)
     finally:
         remove(making)
-    return os.path.getsize(path)
+    return os.path.getsize(path), damaged
 
 
 def shrink(base: sqlite3.Connection) -> bool:
@@ -141,7 +185,8 @@ def shrink(base: sqlite3.Connection) -> bool:
 def restore(backup: str, path: str) -> dict[str, Any]:
     """Make a copy of a store the store at `path`; returns what is in it, as `info`.
 
-    Raises StoreError where there is one already, where the copy is none or is not whole, and
+    `left_out` of that names what cannot be read, which would not be read from the store either.
+    Raises StoreError where there is one already, where the copy is none or its file is torn, and
     while a broker has the directory; then nothing was changed.
     """
     with alone(path):
@@ -160,15 +205,13 @@ def restore(backup: str, path: str) -> dict[str, Any]:
             with suppress(FileNotFoundError):
                 shutil.copyfile(f"{backup}-wal", f"{making}-wal")
             try:
-                wrong = check(making)
+                left = _mend(making)
                 found = info(making)
             except StoreError as error:
                 # The copy is at fault, or the disk that it is to go to.
                 disk = isinstance(error.__context__, sqlite3.OperationalError)
                 name = path if disk else backup
                 raise StoreError(str(error).replace(making, name)) from None
-            if wrong:
-                raise StoreError(f"{backup}: {wrong[0]}" + _more(wrong))
             put_in_place(making, path)
         except OSError as error:
             # Where two are named it could not be copied: for want of room, as a rule.
@@ -176,7 +219,7 @@ def restore(backup: str, path: str) -> dict[str, Any]:
             raise StoreError(f"{name or path}: {error.strerror}") from None
         finally:
             remove(making)
-        found["path"] = path
+        found |= {"path": path, "left_out": left}
         return found
 
 

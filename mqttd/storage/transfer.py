@@ -59,7 +59,7 @@ from mqttd.storage.lines import (
     load_line,
 )
 from mqttd.storage.place import put_in_place, remove
-from mqttd.storage.reader import Reader
+from mqttd.storage.reader import Reader, row_named
 from mqttd.storage.recovery import Found
 from mqttd.storage.writer import write
 
@@ -73,17 +73,26 @@ _PUBLISH: Final = 3
 Users = list[UserLine]
 
 
-def export_lines(path: str, users: Iterable[UserLine] = (), by: str = "") -> Iterator[Line]:
-    """Everything in a store, and these users. Raises StoreError."""
+def export_lines(
+    path: str, users: Iterable[UserLine] = (), by: str = "", left: list[str] | None = None
+) -> Iterator[Line]:
+    """Everything in a store that can be read, and these users; `left` gets what cannot.
+
+    Raises StoreError.
+    """
     count = 0
+    left = [] if left is None else left
     with Reader(path) as store:
-        for line in _everything(store, users, by):
+        left += [f"{path}: {row_named(number)}" for number in store.damaged()]
+        for line in _everything(store, users, by, left):
             count += 1
             yield line
     yield End(lines=count)
 
 
-def _everything(store: Reader, users: Iterable[UserLine], by: str) -> Iterator[Line]:
+def _everything(
+    store: Reader, users: Iterable[UserLine], by: str, left: list[str]
+) -> Iterator[Line]:
     yield Header(version=VERSION, written_at=int(time.time()), by=by)
     ask = store.base.execute
     rows = ask(
@@ -102,10 +111,8 @@ def _everything(store: Reader, users: Iterable[UserLine], by: str) -> Iterator[L
                 "SELECT filter, options, identifier FROM subscription WHERE owner = ?", (owner,)
             ).fetchall(),
         )
-        for found in store.contents.records.get(owner, ()):
-            yield message_line(found, store.data(found), client_id)
-    for found in store.contents.records.get(0, ()):
-        yield retained_line(store.data(found))
+        yield from _records(store, owner, client_id, left)
+    yield from _records(store, 0, "", left)
     for client_id, username, delay, expiry, packet in ask("SELECT * FROM will").fetchall():
         yield WillLine(
             client_id=client_id, username=username, delay=delay, expiry=expiry, packet=packet
@@ -123,6 +130,20 @@ def _everything(store: Reader, users: Iterable[UserLine], by: str) -> Iterator[L
         else:
             yield ValueLine(plugin=plugin, key=key, value=value)
     yield from users
+
+
+def _records(store: Reader, owner: int, client_id: str, left: list[str]) -> Iterator[Line]:
+    for found in store.contents.records.get(owner, ()):
+        try:
+            data = store.data(found)
+            line = retained_line(data) if not owner else message_line(found, data, client_id)
+        except (ValueError, IndexError, KeyError, TypeError, MqttError) as error:
+            of = f" of {client_id!r}" if owner else ""
+            left.append(
+                f"{store.path}: record {found.number} in block {found.block}{of}: {error!r}"
+            )
+            continue
+        yield line
 
 
 def message_line(found: Found, data: bytes, client_id: str) -> MessageLine:

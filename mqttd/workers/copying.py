@@ -53,14 +53,14 @@ class Copying:
             for done, found in copies:
                 if not done:
                     cast(Failure, found).raiseException()
-            size = await self.in_thread(_as_one, parts, path)
+            size, damaged = await self.in_thread(_as_one, parts, path)
         except (StoreError, OSError) as error:
             raise ApiError(422, "not_copied", f"{path}: {error}") from None
         finally:
             for part in parts:
                 remove(part)
         ask.changed(None, path)
-        return {"path": path, "bytes": size}
+        return {"path": path, "bytes": size, "damaged": damaged}
 
     def _copy(self, number: int, ask: Ask, path: str) -> Deferred[str]:
         """Have a worker copy its store; fires with the path."""
@@ -69,7 +69,8 @@ class Copying:
         return asked.addCallback(lambda said: str(said.json()["path"]))
 
 
-def _as_one(parts: list[str], path: str) -> int:
-    """Make one store of several; its size."""
-    import_lines(path, lines_of(parts, 1, 1))
-    return os.path.getsize(path)
+def _as_one(parts: list[str], path: str) -> tuple[int, int]:
+    """Make one store of several; its size, and how much could not be read and is not in it."""
+    left: list[str] = []
+    import_lines(path, lines_of(parts, 1, 1, left=left))
+    return os.path.getsize(path), len(left)

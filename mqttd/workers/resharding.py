@@ -176,8 +176,12 @@ def lines_of(
     count: int = 1,
     users: Iterable[UserLine] = (),
     by: str = "mqttd",
+    left: list[str] | None = None,
 ) -> Iterator[Line]:
-    """What of these stores is for one worker, all of it for the only one; then these users."""
+    """What of these stores is for one worker, all of it for the only one; then these users.
+
+    left: gets what cannot be read.
+    """
     topics: set[str] = set()
     bans: set[tuple[str, str]] = set()
     values: set[tuple[str, str]] = set()
@@ -186,7 +190,7 @@ def lines_of(
     taken = 1
     yield Header(version=VERSION, written_at=int(time.time()), by=by)
     for at, path in enumerate(before):
-        for line in export_lines(path):
+        for line in export_lines(path, left=left):
             if isinstance(line, SessionLine | MessageLine | WillLine):
                 if worker_of(line.client_id, count) != number:
                     continue

@@ -369,7 +369,8 @@ class Views:
         noted(ask, done)
         told = [each.json() for each in done]
         sums = lists.added([{name: each[name] for name in _SIZES} for each in told])
-        return {"path": ", ".join(each["path"] for each in told), **sums}
+        dropped = [name for each in told for name in each["dropped"]]
+        return {"path": ", ".join(each["path"] for each in told), **sums, "dropped": dropped}
 
 
 _SIZES: Final = ("before", "after", "moved")

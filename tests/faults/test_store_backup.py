@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -142,3 +144,38 @@ def test_a_running_store_is_compacted_and_nobody_waits_for_it(brokers: Brokers) 
     brokers.kill()
     assert ctl(brokers, "store", "check").stdout == "nothing wrong\n"
     brokers.start()
+
+
+def test_what_is_damaged_is_told_by_each_command_and_compact_drops_it(
+    brokers: Brokers, tmp_path: Path
+) -> None:
+    """The copy said nothing, could never be restored, and the row was there for ever."""
+    brokers.resume("away").subscribe("t", qos=1)
+    brokers.clients[-1].reset()
+    publisher = brokers.client().connect("publisher")
+    for payload in (b"first", b"second", b"third"):
+        publisher.publish("t", payload, qos=1)
+    assert brokers.broker is not None
+    brokers.broker.stop()
+    store = brokers.path / "data" / "store.db"
+    with closing(sqlite3.connect(store, isolation_level=None)) as base:
+        row = base.execute("SELECT id FROM block ORDER BY id LIMIT 1 OFFSET 1").fetchone()[0]
+        base.execute("UPDATE block SET words = zeroblob(length(words)) WHERE id = ?", (row,))
+    exported = ctl(brokers, "store", "export", str(tmp_path / "lines.json"))
+    assert exported.returncode == 0 and f"block {row}: its words are damaged" in exported.stderr
+    brokers.start()
+    copy = brokers.path / "copy.db"
+    made = ctl(brokers, "backup", str(copy))
+    assert made.returncode == 0 and "1 damaged row in the store" in made.stderr
+    compacted = ctl(brokers, "store", "compact")
+    assert f"dropped, it could not be read: {store}: block {row}" in compacted.stdout
+    second = ctl(brokers, "--json", "backup", str(brokers.path / "second.db"))
+    assert json.loads(second.stdout)["damaged"] == 0 and not second.stderr
+    brokers.broker.stop()
+    assert ctl(brokers, "store", "check").stdout == "nothing wrong\n"
+    store.unlink()
+    restored = ctl(brokers, "restore", str(copy))
+    assert restored.returncode == 0 and "1 session, 2 messages" in restored.stdout
+    assert f"left out: block {row}: its words are damaged" in restored.stderr
+    brokers.start()
+    assert [p.payload for p in brokers.resume("away").collect(2)] == [b"first", b"third"]

@@ -21,6 +21,7 @@ from mqttd import __version__
 from mqttd.admin.ctl.client import CtlError, client_of, config_of
 from mqttd.admin.ctl.files import export_users, take_users
 from mqttd.admin.ctl.printing import counted as count_text
+from mqttd.admin.ctl.printing import printable
 from mqttd.storage.database import StoreError
 from mqttd.storage.lines import dump_line
 from mqttd.storage.place import alone
@@ -32,6 +33,8 @@ __all__ = ["add_backup", "add_commands", "counted", "new_path_of"]
 
 #: What is counted, where the file's word for it does not do.
 _NAMES = {"retained": "retained message", "value": "value of plugins"}
+#: What was left out, a line each at most.
+_TOLD = 20
 
 
 def add_commands(add: Callable[..., Any], store: Any) -> None:
@@ -81,7 +84,22 @@ def _backup(options: argparse.Namespace) -> int:
     if not client.token:
         _be_there(answer["path"])
     print(json.dumps(answer) if options.json else f"{answer['path']}: {answer['bytes']} bytes")
+    if damaged := answer.get("damaged"):
+        rows = count_text(damaged, "damaged row")
+        print(
+            f"{rows} in the store: what is there cannot be read, and a restore leaves it out;"
+            " `store compact` drops it",
+            file=sys.stderr,
+        )
     return 0
+
+
+def _tell_left(left: list[str]) -> None:
+    """Say what was not taken, on standard error."""
+    for text in left[:_TOLD]:
+        print(printable(f"left out: {text}"), file=sys.stderr)
+    if len(left) > _TOLD:
+        print(f"left out: {len(left) - _TOLD} more", file=sys.stderr)
 
 
 def _be_there(path: str) -> None:
@@ -109,6 +127,8 @@ def _compact(options: argparse.Namespace) -> int:
             f"{answer['path']}: {answer['before']} -> {answer['after']} bytes,"
             f" {answer['moved']} records moved"
         )
+        for name in answer.get("dropped", ()):
+            print(printable(f"dropped, it could not be read: {name}"))
     return 0
 
 
@@ -117,6 +137,7 @@ def _restore(options: argparse.Namespace) -> int:
         found = restore(options.file, new_path_of(options))
     except StoreError as error:
         raise _error(error) from None
+    _tell_left(found["left_out"])
     if options.json:
         print(json.dumps(found))
         return 0
@@ -184,14 +205,16 @@ def _export(options: argparse.Namespace) -> int:
     # With --path it is that store alone; else what belongs to this configuration.
     users = iter(()) if options.path else export_users(config_of(options))
     paths, by = _paths_of(options), f"mqttd {__version__}"
+    left: list[str] = []
     if len(paths) == 1:
-        lines = export_lines(paths[0], users, by)
+        lines = export_lines(paths[0], users, by, left)
     else:
-        lines = lines_of(paths, users=users, by=by)
+        lines = lines_of(paths, users=users, by=by, left=left)
     try:
         if options.file == "-":
             for line in lines:
                 print(dump_line(line))
+            _tell_left(left)
             return 0
         descriptor = os.open(options.file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         try:
@@ -207,6 +230,7 @@ def _export(options: argparse.Namespace) -> int:
         raise _error(error) from None
     except OSError as error:
         raise CtlError(f"{options.file}: {error.strerror}") from None
+    _tell_left(left)
     return 0
 
 

@@ -115,6 +115,8 @@ class Copied(Struct):
 
     path: str
     bytes: int
+    #: Rows that cannot be read, and are not restored.
+    damaged: int
 
 
 class Store:
@@ -153,11 +155,11 @@ class Store:
                 )
             raise ApiError(507 if full else 422, "not_copied", f"{path}: {text}")
 
-        def copied(size: int) -> Copied:
+        def copied(found: tuple[int, int]) -> Copied:
             ask.changed(None, path)
-            return Copied(path, size)
+            return Copied(path, *found)
 
-        asked: Deferred[int] = store.backup(path)
+        asked: Deferred[tuple[int, int]] = store.backup(path)
         return asked.addCallbacks(copied, failed)
 
     @post("/store/compact", role=ADMINISTRATOR, errors=(409, 507))

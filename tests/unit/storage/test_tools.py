@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from twisted.internet.defer import Deferred
 
 from mqttd.broker.rights.bans import DRAWER, Ban
 from mqttd.session.ground.message import Message
@@ -22,9 +23,11 @@ from mqttd.storage.database import (
 from mqttd.storage.entries import dump
 from mqttd.storage.ledger import DELIVERY, MESSAGE3, MESSAGE5, RECEIVED, RELEASED, Ledger
 from mqttd.storage.lines import MessageLine, dump_line
-from mqttd.storage.tools import check, info, restore, shrink
+from mqttd.storage.recovery import read
+from mqttd.storage.tools import backup, check, finish, info, restore, shrink
 from mqttd.storage.transfer import export_lines, import_lines
 from mqttd.storage.writer import write
+from tests.support.waiting import until
 from tests.unit.storage.test_workers import Worker
 
 NOW = 1_800_000_000_000
@@ -282,6 +285,90 @@ def test_a_file_of_before_is_written_anew_for_it(tmp_path: Path) -> None:
     assert base.execute("PRAGMA auto_vacuum").fetchone() == (2,)
     assert path.stat().st_size < 100_000
     base.close()
+
+
+@pytest.fixture
+def damaged(path: str) -> str:
+    """The same with two blocks that cannot be read, one of them the last, and a bad record."""
+    base = connect(path)
+    ledger = Ledger()
+    read(base, ledger)
+    for data in (b"\xff", b"x" * 50, b"y" * 50):
+        ledger.note(7, DELIVERY, 0, data)
+        group = ledger.close()
+        assert group is not None
+        write(base, group)
+    rows = [row[0] for row in base.execute("SELECT id FROM block ORDER BY id DESC LIMIT 2")]
+    base.executemany("UPDATE block SET words = zeroblob(16) WHERE id = ?", [(row,) for row in rows])
+    base.close()
+    return path
+
+
+def test_of_a_damaged_copy_all_that_is_whole_is_put_back(damaged: str, tmp_path: Path) -> None:
+    """One row was enough for none of it to be restored, for ever."""
+    data = tmp_path / "data"
+    data.mkdir()
+    assert len(check(damaged)) == 3
+    store = str(data / "store.db")
+    found = restore(damaged, store)
+    assert sorted(found["left_out"]) == sorted(check(damaged))
+    assert sum("its words are damaged" in text for text in found["left_out"]) == 2
+    assert (found["sessions"], found["messages"], found["wills"]) == (2, 3, 1)
+    assert (found["bans"], found["values"], found["damaged"]) == (2, 1, 0)
+    assert check(store) == []
+    left: list[str] = []
+    assert exported(store)[1:] == [dump_line(line) for line in export_lines(damaged, left=left)][1:]
+    assert len(left) == 3 and "of 'b\u00f6b'" in left[-1]
+    again = tmp_path / "again.db"
+    assert import_lines(str(again), exported(damaged))["message"] == 5
+
+
+def test_a_file_that_is_torn_is_not_put_back(path: str, tmp_path: Path) -> None:
+    """What SQLite finds wrong with it may be anything."""
+    data = tmp_path / "data"
+    data.mkdir()
+    base = connect(path)
+    base.execute("CREATE INDEX torn ON kept (key)")
+    base.execute("PRAGMA writable_schema = ON")
+    base.execute("UPDATE sqlite_master SET sql = 'CREATE INDEX torn ON kept (value)'"
+                 " WHERE name = 'torn'")  # fmt: skip
+    base.close()
+    with pytest.raises(StoreError, match=r"store\.db: .*torn"):
+        restore(path, str(data / "store.db"))
+    assert list(data.iterdir()) == []
+
+
+def test_a_copy_says_how_many_of_its_rows_are_damaged(damaged: str, tmp_path: Path) -> None:
+    base = connect(damaged)
+    backup(base, str(tmp_path / "making"), lambda: None)
+    base.close()
+    size, rows = finish(str(tmp_path / "making"), str(tmp_path / "copy"))
+    assert (size, rows) == ((tmp_path / "copy").stat().st_size, 2)
+
+
+def test_compaction_drops_what_cannot_be_read_and_the_broker_writes_on(damaged: str) -> None:
+    """The last row was damaged: the next had its number, and no group could be written."""
+    worker = Worker(Path(damaged).parent)
+    worker.away("away", "t")
+    for _ in range(3):
+        worker.node.publish("t", b"new", 1)
+        worker.settle()
+    compacted = Deferred.fromCoroutine(worker.store.compact())
+    told: list[Any] = []
+    compacted.addBoth(told.append)
+
+    def done() -> bool:
+        worker.reactor.turn()
+        worker.reactor.advance(0.01)
+        worker.node.settle()
+        return bool(told)
+
+    until(done, "the compaction")
+    worker.stop()
+    assert len(told[0]["dropped"]) == 2 and all(damaged in name for name in told[0]["dropped"])
+    assert check(damaged) == []
+    assert sum(b"new" in line.packet for line in export_lines(damaged)
+               if isinstance(line, MessageLine) and line.packet) == 3  # fmt: skip
 
 
 def test_the_last_row_is_damaged_and_the_broker_writes_on(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ session goes from one to another as one record and its queue.
 from __future__ import annotations
 
 import select
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,10 @@ class Reactor(Clock):
     def __init__(self) -> None:
         super().__init__()
         self.readers: list[Any] = []
+        self._from_threads: deque[Callable[[], object]] = deque()
+
+    def callFromThread(self, call: Callable[..., object], *given: object) -> None:
+        self._from_threads.append(lambda: call(*given))
 
     def addReader(self, reader: Any) -> None:
         self.readers.append(reader)
@@ -44,6 +49,8 @@ class Reactor(Clock):
         ready, _, _ = select.select(self.readers, [], [], 0.05)
         for reader in ready:
             reader.doRead()
+        while self._from_threads:
+            self._from_threads.popleft()()
         return bool(ready)
 
 
