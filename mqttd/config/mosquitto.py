@@ -22,9 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from mqttd.config.mosquitto_lines import Line, NoConfiguration, lines, named
 from mqttd.config.options import OPTIONS
 
-__all__ = ["Imported", "import_mosquitto"]
+__all__ = ["Imported", "NoConfiguration", "import_mosquitto"]
 
 _LISTENER_KEYS: Final = frozenset(
     ("bind_address", "bind_interface", "http_dir", "max_connections", "mount_point", "protocol",
@@ -39,6 +40,9 @@ _OF_LISTENERS: Final = frozenset(
     ("allow_anonymous", "password_file", "acl_file", "psk_file", "allow_zero_length_clientid",
      "auto_id_prefix", "plugin", "auth_plugin")
 )  # fmt: skip
+_OF_BROKER: Final = frozenset(
+    ("allow_anonymous", "password_file", "acl_file", "per_listener_settings")
+)
 #: Why a setting has no place here.
 _NO_PLACE: Final[dict[str, str]] = {
     "persistence_file": "the data directory is node.data_dir (`import --data`)",
@@ -84,6 +88,7 @@ _BRIDGE: Final = frozenset(
      "try_private", "username", "password", "idle_timeout")
 )  # fmt: skip
 _NEVER: Final = "never"
+_UNKNOWN: Final = "not known here"
 _USERS: Final = "users.conf"
 
 
@@ -99,21 +104,17 @@ class Imported:
 
 
 @dataclass(slots=True)
-class _Line:
-    where: str
-    key: str
-    value: str
-
-
-@dataclass(slots=True)
 class _Listener:
     port: int
     host: str
-    lines: list[_Line] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
 
 
 def import_mosquitto(path: str) -> Imported:
-    """Read a mosquitto.conf with what it names; raises OSError for a file that is not there."""
+    """Read a mosquitto.conf with what it names.
+
+    Raises OSError for a file that is not there, and NoConfiguration for one that is something else.
+    """
     return _Import(path).run()
 
 
@@ -126,11 +127,11 @@ class _Import:
         self.left: list[str] = []
         self.tables: dict[str, dict[str, Any]] = {}
         self.listeners: list[_Listener] = []
-        self.common: dict[str, _Line] = {}
+        self.common: dict[str, Line] = {}
         self.bridges = 0
 
     def run(self) -> Imported:
-        self._sort(_lines(self.path, self._leave))
+        self._sort(lines(self.path, self._leave))
         self._listeners()
         known = {
             "max_inflight_messages": self._unlimited("session.max_inflight", 65535),
@@ -150,16 +151,19 @@ class _Import:
             "log_dest": self._log_dest,
             "connection_messages": self._connections,
         }
+        here = bool(self.listeners or self.bridges or not self.common)
+        if not here and not any(key in known or _is_known(key) for key in self.common):
+            raise NoConfiguration(f"{self.path}: no setting in it is one of a mosquitto.conf")
         for key, line in self.common.items():
-            if key in ("allow_anonymous", "password_file", "acl_file", "per_listener_settings"):
+            if key in _OF_BROKER:
                 continue
             try:
                 if key in known:
                     known[key](line)
-                elif key in _BRIDGE or key.startswith(("bridge_", "auth_opt_", "plugin_opt_")):
+                elif _is_of_others(key):
                     self._leave(line, "belongs to a bridge or a plugin, which are not taken over")
                 else:
-                    self._leave(line, _NO_PLACE.get(key, "not known here"))
+                    self._leave(line, _NO_PLACE.get(key, _UNKNOWN))
             except ValueError:
                 self._leave(line, "its value is none")
         if "persistent_client_expiration" not in self.common:
@@ -171,7 +175,7 @@ class _Import:
 
     # -- reading ---------------------------------------------------------------------------------
 
-    def _sort(self, lines: Iterator[_Line]) -> None:
+    def _sort(self, lines: Iterator[Line]) -> None:
         """Settings of the broker, of its listeners, and of bridges."""
         here: _Listener | None = None
         default = _Listener(1883, "")
@@ -180,7 +184,7 @@ class _Import:
             key, value = line.key, line.value
             if key == "listener":
                 port, _, host = value.partition(" ")
-                here, bridge = _Listener(int(port), host.strip()), False
+                here, bridge = _Listener(line.port(port), host.strip()), False
                 self.listeners.append(here)
             elif key == "connection":
                 bridge = True
@@ -191,7 +195,7 @@ class _Import:
             elif key in _LISTENER_KEYS:
                 (here or default).lines.append(line)
             elif key == "port":
-                default.port = int(value)
+                default.port = line.port(value)
                 if default not in self.listeners:
                     self.listeners.insert(0, default)
             elif here is not None and key in _OF_LISTENERS and self._apart():
@@ -209,11 +213,8 @@ class _Import:
         line = self.common.get("per_listener_settings")
         return line is not None and line.value == "true"
 
-    def _leave(self, line: _Line, why: str) -> None:
-        shown = f"{line.key} {line.value}".strip()
-        if "password" in line.key and line.key != "password_file":
-            shown = line.key
-        self.left.append(f"{line.where}: {shown}: {why}")
+    def _leave(self, line: Line, why: str) -> None:
+        self.left.append(f"{line.where}: {named(line, why != _UNKNOWN)}: {why}")
 
     # -- keys ------------------------------------------------------------------------------------
 
@@ -221,14 +222,14 @@ class _Import:
         table, _, key = path.rpartition(".")
         self.tables.setdefault(table, {})[key] = value
 
-    def _size(self, line: _Line) -> None:
+    def _size(self, line: Line) -> None:
         """Of two limits, of a payload and of a packet, the smaller one."""
         known = self.tables.get("mqtt", {}).get("max_packet_size")
         if known is None or 0 < int(line.value) < known:
             self._number("mqtt.max_packet_size")(line)
 
-    def _number(self, path: str) -> Callable[[_Line], None]:
-        def read(line: _Line) -> None:
+    def _number(self, path: str) -> Callable[[Line], None]:
+        def read(line: Line) -> None:
             about = OPTIONS[path].about
             value = int(line.value)
             if value:
@@ -236,18 +237,18 @@ class _Import:
 
         return read
 
-    def _unlimited(self, path: str, most: int) -> Callable[[_Line], None]:
-        def read(line: _Line) -> None:
+    def _unlimited(self, path: str, most: int) -> Callable[[Line], None]:
+        def read(line: Line) -> None:
             about = OPTIONS[path].about
             value = int(line.value) or most
             self._set(path, min(max(value, int(about.ge or 0)), int(about.le or value)))
 
         return read
 
-    def _flag(self, path: str) -> Callable[[_Line], None]:
+    def _flag(self, path: str) -> Callable[[Line], None]:
         return lambda line: self._set(path, _true(line.value))
 
-    def _expiration(self, line: _Line) -> None:
+    def _expiration(self, line: Line) -> None:
         found = re.fullmatch(r"(\d+)([hdwmy])", line.value)
         if found is None:
             raise ValueError(line.value)
@@ -259,7 +260,7 @@ class _Import:
         self._set("session.expiry_interval", after)
         self._set("session.max_expiry_interval", after)
 
-    def _log_type(self, line: _Line) -> None:
+    def _log_type(self, line: Line) -> None:
         kinds = set(line.value.split())
         level = "warn" if "warning" in kinds else "error"
         if kinds & {"notice", "information"}:
@@ -268,14 +269,14 @@ class _Import:
             level = "debug" if "debug" in kinds else "info"
         self._set("log.level", level)
 
-    def _log_dest(self, line: _Line) -> None:
+    def _log_dest(self, line: Line) -> None:
         kind, _, rest = line.value.partition(" ")
         if kind == "file" and "log.file" in OPTIONS:
             self._leave(line, 'a file of its own is log.file, with log.to = "file"')
         elif kind not in ("stderr", "stdout"):
             self._leave(line, "the log goes to standard error, the journal or a file")
 
-    def _connections(self, line: _Line) -> None:
+    def _connections(self, line: Line) -> None:
         option = OPTIONS.get("log.connections")
         if not _true(line.value) and option is not None and "debug" in option.choices:
             self._set("log.connections", "debug")
@@ -316,7 +317,7 @@ class _Import:
                 except ValueError:
                     self._leave(line, "its value is none")
 
-    def _kind(self, listener: _Listener, given: dict[str, _Line]) -> str:
+    def _kind(self, listener: _Listener, given: dict[str, Line]) -> str:
         if listener.port == 0:
             return "unix"
         protocol = given.pop("protocol", None)
@@ -327,7 +328,7 @@ class _Import:
             self._leave(protocol, "MQTT and WebSockets are spoken")
         return "ssl" if tls else "tcp"
 
-    def _of_listener(self, table: str, line: _Line, tls: bool) -> bool:
+    def _of_listener(self, table: str, line: Line, tls: bool) -> bool:
         """Take over one setting of a listener; False where it has no place."""
         key, value = line.key, line.value
         files = {"certfile": "certificate", "keyfile": "private_key", "cafile": "ca_file",
@@ -425,12 +426,12 @@ class _Import:
             words = raw.strip().split(None, 1)
             if not words or words[0].startswith("#"):
                 continue
-            found = _Line(f"{line.value}:{number}", words[0], words[1] if len(words) > 1 else "")
+            found = Line(f"{line.value}:{number}", words[0], words[1] if len(words) > 1 else "")
             if found.key == "user":
                 who = f"{{user, {json.dumps(found.value.strip(), ensure_ascii=False)}}}"
                 continue
             if found.key not in ("topic", "pattern"):
-                self._leave(found, "not known here")
+                self._leave(found, _UNKNOWN)
                 continue
             if found.key == "topic" and not who and users:
                 self._leave(found, "clients without a user name alone: give $anonymous a role")
@@ -459,26 +460,14 @@ class _Import:
         return "".join(parts)
 
 
-def _lines(path: str, leave: Callable[[_Line, str], None]) -> Iterator[_Line]:
-    """The settings of a file and of those it includes."""
-    with open(path, encoding="utf-8", errors="replace") as file:
-        for number, raw in enumerate(file, 1):
-            text = raw.strip()
-            if not text or text.startswith("#"):
-                continue
-            key, _, value = text.partition(" ")
-            line = _Line(f"{path}:{number}", key, value.strip())
-            if key != "include_dir":
-                yield line
-                continue
-            folder = os.path.join(os.path.dirname(os.path.abspath(path)), line.value)
-            try:
-                names = sorted(name for name in os.listdir(folder) if name.endswith(".conf"))
-            except OSError as error:
-                leave(line, str(error.strerror))
-                continue
-            for name in names:
-                yield from _lines(os.path.join(folder, name), leave)
+def _is_known(key: str) -> bool:
+    """Whether a setting is mosquitto's, but for those that have a function of their own."""
+    return key in _OF_BROKER or key in _NO_PLACE or _is_of_others(key)
+
+
+def _is_of_others(key: str) -> bool:
+    """Whether a setting is one of a bridge or a plugin."""
+    return key in _BRIDGE or key.startswith(("bridge_", "auth_opt_", "plugin_opt_"))
 
 
 def _access(text: str) -> tuple[str, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ from mqttd.admin.ctl.client import CtlError, client_of, config_of
 from mqttd.admin.ctl.printing import print_json, printable, untold
 from mqttd.admin.ctl.store import counted, new_path_of
 from mqttd.config.load import ConfigError, load
-from mqttd.config.mosquitto import import_mosquitto
+from mqttd.config.mosquitto import NoConfiguration, import_mosquitto
 from mqttd.secrets.users import put_proofs, sifted_users
 from mqttd.storage.database import StoreError
 from mqttd.storage.mosquitto import MAGIC, MosquittoFile
@@ -28,6 +29,8 @@ from mqttd.storage.transfer import import_lines
 
 __all__ = ["add_command"]
 
+#: Bytes of a file that show what it is.
+_HEAD: Final = 4096
 #: Characters of a file of roles at most.
 _MOST: Final = 64 << 20
 
@@ -63,6 +66,7 @@ def _import(options: argparse.Namespace) -> None:
         return _import_database(options)
     if is_dynamic_security(_text(options.file)):
         return _import_roles(options)
+    _refuse_others(options.file)
     try:
         made = import_mosquitto(options.file)
         os.makedirs(options.into, exist_ok=True)
@@ -85,6 +89,8 @@ def _import(options: argparse.Namespace) -> None:
         os.makedirs(data, mode=0o700, exist_ok=True)
     except OSError as error:
         raise CtlError(f"{error.filename}: {error.strerror}") from None
+    except NoConfiguration as error:
+        raise CtlError(str(error)) from None
     except ConfigError as error:
         mistakes = "; ".join(error.mistakes)
         raise CtlError(f"what was written needs a correction: {mistakes}") from None
@@ -107,6 +113,25 @@ def _is_database(path: str) -> bool:
             return file.read(len(MAGIC)) == MAGIC
     except OSError as error:
         raise CtlError(f"{path}: {error.strerror}") from None
+
+
+def _refuse_others(path: str) -> None:
+    """Raises CtlError, with the command that is meant, for what is no text of settings."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(_HEAD)
+    except OSError as error:
+        raise CtlError(f"{path}: {error.strerror}") from None
+    shown = shlex.quote(path)
+    if head.startswith(b"SQLite format 3\0"):
+        means = f"a database of SQLite; a copy of a store: mqttd-ctl restore {shown}"
+    elif b"\0" in head:
+        means = "no text; of what mosquitto keeps, its mosquitto.db is taken"
+    elif head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
+        means = f"JSON; what `store export` has written: mqttd-ctl store import {shown}"
+    else:
+        return
+    raise CtlError(f"{path}: expected a mosquitto.conf, this is {means}")
 
 
 def _import_database(options: argparse.Namespace) -> None:

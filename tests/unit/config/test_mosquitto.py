@@ -118,7 +118,7 @@ def test_a_setting_finds_its_key(tmp_path: Path, text: str) -> None:
         ("plugin /usr/lib/x.so", "plugins for mosquitto are C libraries"),
         ("connection hub\naddress 10.0.0.1\ntopic # both\nbridge_cafile ca", "bridges are not"),
         ("listener 8883\npsk_hint x", "pre-shared keys"),
-        ("no_such_setting 1", "mosquitto.conf:1: no_such_setting 1: not known here"),
+        ("port 1\nno_such_setting 1", "mosquitto.conf:2: no_such_setting: not known here"),
         ("max_qos many", "its value is none"),
         ("acl_file none.acl", "everything is denied until rules are written"),
         ("log_dest syslog", "log_dest syslog: "),
@@ -227,3 +227,52 @@ def test_what_its_package_ships_is_taken(tmp_path: Path, path: Path) -> None:
     for setting in re.findall(r"(?m)^#([a-z][a-z0-9_.]+ \S.*)$", text):
         told = made(tmp_path, setting)[0]
         assert not [line for line in told.left if "not known here" in line], setting
+
+
+PROOF = "$7$101$" + "A" * 16 + "$" + "B" * 88
+
+
+@pytest.mark.parametrize(
+    ("content", "means"),
+    [
+        (b'{"type":"store","version":3}\n{"type":"user","proof":"' + PROOF.encode() + b'"}\n',
+         "mqttd-ctl store import other"),
+        (b"\xef\xbb\xbf\n [1]", "JSON"),
+        (b"SQLite format 3\0" + bytes(84), "mqttd-ctl restore other"),
+        (b"PK\x03\x04\0\0" + PROOF.encode(), "no text"),
+        (b"ann:" + PROOF.encode() + b"\nbob:" + PROOF.encode(), "no setting in it"),
+        (f"secret {PROOF}\n".encode(), "no setting in it"),
+        (f"port {PROOF}\n".encode(), "other:1: port: expected a port"),
+        (f"listener {PROOF}\n".encode(), "other:1: listener: expected a port"),
+    ],
+)  # fmt: skip
+def test_what_is_no_mosquitto_conf_is_refused_before_anything_is_written(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    content: bytes,
+    means: str,
+) -> None:
+    """Each of its lines was printed as a setting that is not known, hashes and all."""
+    monkeypatch.chdir(tmp_path)
+    Path("other").write_bytes(content)
+    assert main(["import", "other"]) == 1
+    told = capsys.readouterr()
+    assert means in told.err and "AAAA" not in told.err + told.out
+    assert [made.name for made in tmp_path.iterdir()] == ["other"]
+
+
+def test_of_a_line_that_is_not_known_the_key_alone_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "mosquitto.conf"
+    acl = tmp_path / "acl"
+    acl.write_text(f"topic read a/#\nsecret {PROOF}\n")
+    path.write_text(
+        f"listener 1883\nacl_file acl\nour_key {PROOF}\n{PROOF}\nann:{PROOF} x\n"
+        f"auth_opt_pass {PROOF}\nmax_inflight_bytes 5\n"
+    )
+    left = "\n".join(import_mosquitto(str(path)).left)
+    assert "AAAA" not in left
+    for told in ("our_key: not known", "4: no setting: not", "5: no setting: not"):
+        assert told in left
+    for told in ("secret: not known", "auth_opt_pass: belongs", "max_inflight_bytes 5: "):
+        assert told in left
