@@ -57,6 +57,7 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
     "store failed": ("mqttd.storage", "error"),
     "store full": ("mqttd.storage", "warn"),
     "store has room": ("mqttd.storage", "info"),
+    "store not used": ("mqttd.storage", "warn"),
     "store ready": ("mqttd.storage", "info"),
     "store row dropped": ("mqttd.storage", "warn"),
     "store works again": ("mqttd.storage", "info"),

@@ -449,9 +449,12 @@ def store_of(
 
     Raises StoreError.
     """
-    if config.store.kind == "memory":
-        return None
     path = os.path.join(config.node.data_dir, "store.db")
+    if config.store.kind == "memory":
+        if os.path.exists(path):
+            why = 'store.kind is "memory": no session, message or ban in it is used'
+            log("store not used", {"path": path, "why": why})
+        return None
     promised = config.durability
     filters = {name: NAMES.index(level) for name, level in promised.topics.items()}
     durability = Durability(NAMES.index(promised.default), filters)

@@ -179,3 +179,22 @@ def test_what_is_damaged_is_told_by_each_command_and_compact_drops_it(
     assert f"left out: block {row}: its words are damaged" in restored.stderr
     brokers.start()
     assert [p.payload for p in brokers.resume("away").collect(2)] == [b"first", b"third"]
+
+
+def test_a_store_is_not_made_where_none_is_used(brokers: Brokers, tmp_path: Path) -> None:
+    """restore and import said what they had taken, and the broker that was started had nothing."""
+    assert brokers.broker is not None
+    brokers.broker.stop()
+    store = brokers.path / "data" / "store.db"
+    copy = tmp_path / "copy.db"
+    copy.write_bytes(store.read_bytes())
+    brokers.settings = {"store": {"kind": "memory"}}
+    assert brokers.start().says("store not used") and str(store) in brokers.broker.output
+    brokers.broker.stop()
+    store.unlink()
+    for command in ("restore", "store import"):
+        refused = ctl(brokers, *command.split(), str(copy))
+        assert refused.returncode == 1 and 'store.kind is "memory"' in refused.stderr
+        assert not store.exists()
+    assert ctl(brokers, "restore", str(copy), "--path", str(store)).returncode == 0
+    store.unlink()

@@ -155,8 +155,16 @@ def _paths_of(options: argparse.Namespace) -> list[str]:
 
 
 def new_path_of(options: argparse.Namespace) -> str:
-    """Where a new store goes; no worker may have one, whose sessions would be mixed with it."""
+    """Where a new store goes; no worker may have one, whose sessions would be mixed with it.
+
+    Raises CtlError, too, where the broker would not use it.
+    """
     path = path_of(options)
+    if not options.path and config_of(options).store.kind == "memory":
+        raise CtlError(
+            'store.kind is "memory": a broker with this configuration uses no store; set it to'
+            ' "sqlite" first, or name the file that is to be made with --path'
+        )
     others = [] if options.path else stores_of(os.path.dirname(path))
     if others and path not in others:
         raise CtlError(f"{others[0]} is there already; move it away first")
