@@ -93,6 +93,8 @@ class Engine(Accepting):
         self.began: int = 0
         #: Bytes that the first of the line has had.
         self.had: int = 0
+        #: Bytes that aliases had stood for when the last read began: they count as read.
+        self.named: int = 0
         #: Turns in a row that raised, and who is told of it with their number.
         self.faults: int = 0
         self.failed: Callable[[BaseException, int], object] = _raised
@@ -384,10 +386,12 @@ class Engine(Accepting):
         topics = self.server.topics
         topics.work = 0
         topics.poured = 0
+        self.named = topics.named
 
     def _weigh(self, channel: Channel, fd: int) -> None:
         """What it counts for as bytes that were read, and whether it is much."""
         topics = self.server.topics
+        self.taken += topics.named - self.named
         work = (topics.work << _WORK) + (topics.poured >> _POURED)
         self.worked += work
         if work >= MUCH and channel.fd == fd:

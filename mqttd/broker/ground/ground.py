@@ -37,6 +37,8 @@ from mqttd.types import ClientInfo
 
 __all__ = ["Given", "Ground"]
 
+#: Bytes of topics that aliases stand for in a turn of those who have rested, as a turn reads.
+_NAMED: Final = 4 << 20
 
 #: Connections that are looked at for one that has not sent its CONNECT.
 _LOOKED_AT: Final = 64
@@ -170,6 +172,7 @@ class Ground(Server):
         """Those who have had their turn get another, as far as one turn goes."""
         self._rests = False
         spent = 0
+        named = self.topics.named + _NAMED
         for _ in range(len(self.rested)):
             channel = self.rested.popleft()
             try:
@@ -177,7 +180,7 @@ class Ground(Server):
             except Exception as error:  # as in the edges: it must end this connection only
                 self.crashed(channel, error)
             spent += self.topics.work
-            if spent > ALLOWANCE:
+            if spent > ALLOWANCE or self.topics.named > named:
                 break
         self._work_later()
         self.perform()

@@ -44,6 +44,8 @@ __all__ = ["ALLOWANCE", "FEW", "Framing", "Inlet"]
 
 #: Units of work that one connection causes in a turn (a delivery is one): 5 to 10 milliseconds.
 ALLOWANCE: Final = 10_000
+#: Bytes of topics that a connection may have aliases stand for in a turn: some reads full of them.
+_NAMED: Final = READ << 2
 #: Bytes of a chunk that may hold several messages.
 _LEAST: Final = 32
 
@@ -348,6 +350,7 @@ class Framing(Acknowledging):
         router = self.router
         topics = router.topics
         topics.work = 0
+        named: int = topics.named + _NAMED
         n: int = len(data)
         pos: int = 0
         count: int = 0
@@ -420,7 +423,7 @@ class Framing(Acknowledging):
                         self.intake.take(data[pos:])
                         pos = n
             clogged: bool = router.clogged is not None and not self.waited
-            if (topics.work > ALLOWANCE or clogged) and self.state == OPEN:
+            if (topics.work > ALLOWANCE or topics.named > named or clogged) and self.state == OPEN:
                 if pos < n and not self.busy:
                     self.begin_work()
                     router.end_work_later(self)

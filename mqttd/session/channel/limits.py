@@ -8,7 +8,8 @@
 
 A bucket holds at most a burst and fills at its rate. A packet passes while every bucket of its
 connection and its listener holds something, and may leave a debt: so packets of any size pass, and
-over time no more than the rate. Nothing is lost: what waits in the kernel slows the sender.
+over time no more than the rate. What a topic alias stands for is paid for as if it had been sent.
+Nothing is lost: what waits in the kernel slows the sender.
 
 Promise: a connection without limits has neither object, and pays one comparison per chunk read.
 Resolution is the wheel's quarter second, which is why a burst is half a second's worth at least.
@@ -139,7 +140,9 @@ class Intake(Inlet):
                 self.held = data[end:]
                 data = data[:end]
             if data:
+                named = channel.server.topics.named
                 channel.packets(data)
+                self._pay_names(channel, named)
                 self._take_back(channel, True)
         wait = self._wait()
         if channel.state == CLOSED:
@@ -230,6 +233,7 @@ class Intake(Inlet):
     def _pass(self, channel: Channel, data: bytes) -> None:
         """Pass everything on without looking at it; what was in it is paid for afterwards."""
         metrics = channel.server.metrics
+        named = channel.server.topics.named
         before = (
             metrics.messages_received_qos0
             + metrics.messages_received_qos1
@@ -247,6 +251,14 @@ class Intake(Inlet):
             bucket.level -= size
         for bucket in self.by_messages:
             bucket.level -= after - before
+        self._pay_names(channel, named)
+
+    def _pay_names(self, channel: Channel, before: int) -> None:
+        """Pay for what aliases have stood for since they had for so many bytes in all."""
+        size = channel.server.topics.named - before
+        if size:
+            for bucket in self.by_bytes:
+                bucket.level -= size
 
     def _admit(self, data: bytes) -> int:
         """How many of these bytes may pass: whole packets, and at the end the start of one.

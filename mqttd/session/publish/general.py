@@ -307,8 +307,10 @@ class General(Publisher):
             aliases = Aliases(0, self.router.account)
             self.aliases = aliases
         topic = aliases.resolve(alias, raw, self.router.settings.max_topic_alias)
-        # Eight bytes stand for up to 64 KiB, which are copied and looked up.
-        self.router.topics.work += len(topic) >> _NAMED
+        # Eight bytes stand for up to 64 KiB, which are copied, looked up and stored.
+        topics = self.router.topics
+        topics.work += len(topic) >> _NAMED
+        topics.named += len(topic) - len(raw)
         return topic
 
     def _count(self, qos: int) -> None:

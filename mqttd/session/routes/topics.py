@@ -65,6 +65,8 @@ class Topics:
         self.work: int = 0
         #: Bytes that it has put into the output of others: each of them is copied for each.
         self.poured: int = 0
+        #: Bytes of topics for which aliases have stood so far: nobody has sent them.
+        self.named: int = 0
         #: The routes of the chunk that is being handled, if they were looked up together.
         self.ahead: Ahead | None = None
         #: Of topics whose first words decide; None: all are looked up.

@@ -207,6 +207,39 @@ def test_what_an_alias_stands_for_is_work_by_its_length(denied: bool) -> None:
     assert metrics.packets_received - before == 1000
 
 
+@pytest.mark.parametrize("fast", [True, False])
+def test_who_names_much_by_aliases_has_a_few_reads_of_it_a_turn(fast: bool) -> None:
+    """12 bytes each, 64 KiB at once: 9 MB of topics went into the store in each turn."""
+    node = node_with(fast_path=fast)
+    senders = [node.connect(f"sender{number}", 5) for number in range(40)]
+    topic = "x" * 65_000
+    for sender in senders:
+        sender.send(Publish(topic, b"", properties={prop.TOPIC_ALIAS: 1}))
+    assert node.broker.topics.named == 0  # it was sent
+    metrics = node.broker.metrics
+    before = metrics.messages_received_qos0
+    for sender in senders:
+        sender.send(*[Publish("", b"", properties={prop.TOPIC_ALIAS: 1})] * 10)
+        assert not sender.wire.reading
+    assert node.broker.topics.named == 65_000 * (metrics.messages_received_qos0 - before)
+    most = 0
+    while not all(sender.wire.reading for sender in senders):
+        named = node.broker.topics.named
+        a_turn(node)
+        most = max(most, node.broker.topics.named - named)
+    assert 0 < most <= (4 << 20) + (256 << 10) + 2 * 65_000
+    assert metrics.messages_received_qos0 - before == 400
+
+
+def test_short_topics_by_aliases_are_read_on() -> None:
+    node = node_with()
+    sender = node.connect("sender", 5)
+    sender.send(Publish("a" * 40, b"", properties={prop.TOPIC_ALIAS: 1}))
+    sender.send(*[Publish("", b"", properties={prop.TOPIC_ALIAS: 1})] * 5000)
+    assert sender.wire.reading
+    assert node.broker.metrics.messages_received_qos0 == 5001
+
+
 def test_a_session_with_many_subscriptions_ends_bit_by_bit_and_takes_nothing_meanwhile() -> None:
     """30 clients with 10,000 filters that ended at once held the loop for 0.6 s."""
     node = node_with()

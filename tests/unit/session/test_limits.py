@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mqttd.codec import properties as prop
 from mqttd.codec.packets import Connect, Pingreq, Puback, Publish, Subscribe, Subscription
+from mqttd.codec.properties import Properties
 from mqttd.codec.serializer import serialize
 from mqttd.session.channel.limits import Bucket, Limits
 from mqttd.session.channel.listener import Listener
@@ -85,6 +87,24 @@ def test_bytes_are_limited_in_the_same_way() -> None:
     assert len(numbers(watcher)) in (9, 10)
     node.advance(2000)
     assert len(numbers(watcher)) in (10, 11)
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 500])
+def test_what_an_alias_stands_for_is_paid_for_as_if_it_were_sent(at_once: int) -> None:
+    """7.8 MB a second went into the store for 1.4 kB a second."""
+    node = limited(bytes_rate=65_000)
+    sender = node.connect("sender", 5, keep_alive=0)
+    alias: Properties = {prop.TOPIC_ALIAS: 1}
+    sender.send(Publish("x" * 65_000, b"", properties=alias))
+    short = serialize(Publish("", b"", properties=alias), 5) * at_once
+    metrics = node.broker.metrics
+    for _ in range(120):
+        if sender.wire.reading:
+            sender.feed(short)
+        node.advance(250)
+    # As many in half a minute, the burst, and what is left as a debt.
+    assert 28 <= metrics.messages_received_qos0 <= 36
+    assert metrics.rate_limited >= 1
 
 
 def test_a_packet_larger_than_the_burst_passes_and_is_paid_for_later() -> None:
