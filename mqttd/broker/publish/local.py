@@ -102,8 +102,8 @@ class LocalSession(Session):
             return
         self.closed = True
         self.detach()
-        self.broker.pubsub.forget(self)
-        self.server.metrics.dropped_session_ended += self.waiting_messages()
+        handed = self.broker.pubsub.forget(self)
+        self.server.metrics.dropped_session_ended += self.waiting_messages() - handed
         self.forget()
 
     def new_queue(self) -> MQueue:

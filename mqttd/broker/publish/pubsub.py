@@ -310,19 +310,22 @@ class PubSub:
             return self.router.unsubscribe_shared(session, full_filter)
         return self.router.unsubscribe(session, full_filter)
 
-    def forget(self, session: Session) -> None:
+    def forget(self, session: Session) -> int:
         """A session ends: remove its subscriptions, and give its groups back what it held.
 
+        Returns how much that was.
         Shared messages that were not acknowledged go to another member of their group
         (4.8.2: the server may re-send them when the session ends).
         """
         held = session.subscriptions
         if held is None:
-            return
+            return 0
         for full_filter in list(held):
             self.unsubscribe(session, full_filter)
+        count = 0
         for delivery in session.shared():
-            self.redispatch(delivery)
+            count += 1 if self.redispatch(delivery) else 0
+        return count
 
     def redispatch(self, delivery: Delivery) -> bool:
         """Give a delivery of a shared group to another member; False if none gets it."""

@@ -8,7 +8,8 @@ other hand on a full queue each time. What waits here is charged to the session 
 stands in no queue: its group may have other members when its turn comes.
 
 Promise: a slice is at most `HANDED` units of work, a delivery being one; what is left is handed on
-in the order in which it came, and goes nowhere only if there is no other member. A store
+in the order in which it came, and goes nowhere only if there is no other member. Only what goes
+nowhere is counted and told as dropped. A store
 has the end of a session and all that is handed on in one transaction: after a process that dies in
 the midst of it the session is there with what it had. MQTT 5.0, 4.8.2.
 """
@@ -44,13 +45,13 @@ def burden(session: Session) -> int:
 
 
 class Estate:
-    """What one session has left. lost: all that it held, if that is told one by one; reason: why
-    it is over.
+    """What one session has left. told: of each message that is lost it is kept why; reason: why it
+    is over.
     """
 
-    def __init__(self, session: Session, lost: list[Delivery] | None, reason: str) -> None:
+    def __init__(self, session: Session, told: bool, reason: str) -> None:
         self.session = session
-        self.lost = lost
+        self.told = told
         self.reason = reason
         self.shared: list[Delivery] = session.shared()
         self.at: int = 0
@@ -69,8 +70,12 @@ class Handing(Job):
         #: A way to another process that has been filled.
         self.full: Connection | None = None
 
-    def take(self, estate: Estate) -> None:
-        """Hand it on: now, if it fits a slice and nobody is before it."""
+    def take(self, estate: Estate, held: list[Delivery]) -> None:
+        """Hand it on: now, if it fits a slice and nobody is before it.
+
+        held: all that the session held, where somebody hears of what is lost.
+        """
+        self._drop_rest(estate, held)
         first = not self.line
         if first and not self._some(estate):
             self._done(estate)
@@ -138,24 +143,35 @@ class Handing(Job):
             except Exception as error:  # of one message: those behind it go on
                 handed = True
                 self.broker.metrics.crashes += 1
+                self.broker.metrics.dropped_session_ended += 1
                 self.broker.log("internal error", {"topic": delivery.topic(), "error": repr(error)})
             if not handed:
                 estate.alone.append(delivery)
         return False
 
-    def _done(self, estate: Estate) -> None:
-        """All of it has gone where it could: nothing is left of the session."""
-        if estate.lost is not None:
-            self._tell_lost(estate, estate.lost)
-        estate.session.forget()
+    def _drop_rest(self, estate: Estate, held: list[Delivery]) -> None:
+        """What is not handed on is dropped now."""
+        broker, session = self.broker, estate.session
+        count = session.held() - len(estate.shared)
+        broker.metrics.dropped_session_ended += count
+        if count and not estate.told and broker.trail is not None:
+            broker.trail.many("session_ended", session.client_id, count, estate.reason)
+        shared = {id(delivery) for delivery in estate.shared}
+        for delivery in held:
+            if id(delivery) not in shared:
+                if estate.told:
+                    broker.lose(session, delivery, "session_ended", estate.reason)
+                broker.delivery_dropped(session, delivery, "session_ended")
 
-    def _tell_lost(self, estate: Estate, lost: list[Delivery]) -> None:
-        """Keep what a session has lost by its end, and what no other member could be given."""
-        session, reason = estate.session, estate.reason
-        nobodys = {id(delivery) for delivery in estate.alone}
-        for delivery in lost:
-            if id(delivery) in nobodys:
-                detail = f"{reason}; its shared group has no other member"
-                self.broker.lose(session, delivery, "member_gone", detail)
-            elif delivery.group is None or delivery.qos == 2:
-                self.broker.lose(session, delivery, "session_ended", reason)
+    def _done(self, estate: Estate) -> None:
+        """All of it has gone where it could: the rest is dropped, and the session forgotten."""
+        broker, session, alone = self.broker, estate.session, estate.alone
+        broker.metrics.dropped_session_ended += len(alone)
+        detail = f"{estate.reason}; its shared group has no other member"
+        if alone and not estate.told and broker.trail is not None:
+            broker.trail.many("member_gone", session.client_id, len(alone), detail)
+        for delivery in alone:
+            if estate.told:
+                broker.lose(session, delivery, "member_gone", detail)
+            broker.delivery_dropped(session, delivery, "session_ended")
+        session.forget()

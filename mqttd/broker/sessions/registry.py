@@ -305,14 +305,8 @@ class Registry:
         lost = session.pending() if heard or told else []
         session.leave_journal()
         self._bury(session)
-        count = session.held()
-        broker.metrics.dropped_session_ended += count
-        if count and not told and broker.trail is not None:
-            broker.trail.many("session_ended", client_id, count, reason)
-        for delivery in lost:
-            broker.delivery_dropped(session, delivery, "session_ended")
         broker.completing.pop(session.client_id, None)
-        self.handing.take(Estate(session, lost if told else None, reason))
+        self.handing.take(Estate(session, told, reason), lost)
         if self.stopping:
             self.handing.finish()
         broker.tell("session.terminated", session, reason)

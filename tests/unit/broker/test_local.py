@@ -53,6 +53,22 @@ def test_it_leaves_the_fast_path_and_other_subscribers_alone(node: MemoryBroker)
     assert heard.texts() == ["a/b x"]
 
 
+def test_what_goes_to_another_member_of_its_group_is_not_counted_as_dropped(
+    node: MemoryBroker,
+) -> None:
+    first, heard, own = Heard(), Heard(), Heard()
+    gone = local.subscribe(node.broker, "first", "$share/g/a/+", first.append)
+    alone = local.subscribe(node.broker, "alone", "a/+", own.append)
+    node.connect("alice").send(*(Publish("a/b", b"%d" % n, 1, packet_id=n) for n in range(1, 4)))
+    local.subscribe(node.broker, "second", "$share/g/a/+", heard.append)
+    gone.close()
+    assert node.broker.metrics.dropped_session_ended == 0
+    alone.close()
+    assert node.broker.metrics.dropped_session_ended == 3
+    node.run_soon()
+    assert len(heard) == 3 and not first and not own
+
+
 def test_retained_messages_come_first_and_in_full(node: MemoryBroker) -> None:
     alice = node.connect("alice")
     for number in range(300):

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from mqttd.admin.ctl.why import step_text
+from mqttd.codec import properties as prop
+from mqttd.codec.packets import Publish, Subscribe, Subscription
 from mqttd.config.schema import Trace
 from mqttd.monitor.trail import Trail
 from mqttd.pipeline.log.columns import Columns
@@ -97,3 +99,22 @@ def test_a_message_that_is_retained_is_not_lost_for_want_of_a_subscriber(
     alice.publish("lamp/other", b"on", qos)
     (found,) = trail.why.find(lost=True).messages
     assert (found.topic, found.lost) == ("lamp/other", ["no_subscriber"])
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_another_member_of_its_group_has_is_not_lost(
+    node: MemoryBroker, trail: Trail, qos: int
+) -> None:
+    expiry = {prop.SESSION_EXPIRY_INTERVAL: 3600}
+    for name in ("first", "second"):
+        member = node.connect(name, 5, False, properties=expiry)
+        member.send(Subscribe(1, [Subscription("$share/g/a", 2)]))
+        member.drop()
+        if name == "first":
+            node.connect("alice").send(Publish("a", b"x", qos, packet_id=1))
+    assert node.broker.registry.end_session("first", 0x98, "kicked")
+    assert trail.why.find(lost=True).messages == []
+    assert node.broker.registry.end_session("second", 0x98, "kicked")
+    (found,) = trail.why.find(lost=True).messages
+    assert found.steps[-1].reason == "member_gone"
+    assert node.broker.metrics.dropped_session_ended == 1
