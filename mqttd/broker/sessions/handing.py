@@ -7,9 +7,10 @@ Members that are away hand on what another of them has left, so sessions that en
 other hand on a full queue each time. What waits here is charged to the session that has ended, and
 stands in no queue: its group may have other members when its turn comes.
 
-Promise: a slice is at most `HANDED` units of work, a delivery being one; what is left is handed on
-in the order in which it came, and goes nowhere only if there is no other member. Only what goes
-nowhere is counted and told as dropped. A store
+Promise: a slice is at most `HANDED` units of work, a delivery being one, and a KiB of it; what is
+left is handed on in the order in which it came, and goes nowhere only if there is no other member.
+Only what goes nowhere is counted and told as dropped. What is handed on is written again, so its
+bytes are work of whoever ends a session. A store
 has the end of a session and all that is handed on in one transaction: after a process that dies in
 the midst of it the session is there with what it had. MQTT 5.0, 4.8.2.
 """
@@ -34,6 +35,8 @@ __all__ = ["HANDED", "Estate", "Handing", "burden"]
 #: two.
 HANDED: Final = 512
 _SEARCH: Final = 6
+#: Bytes that are a unit of work, as a power of two.
+_WEIGHT: Final = 10
 
 
 def burden(session: Session) -> int:
@@ -41,7 +44,16 @@ def burden(session: Session) -> int:
     mqueue, inflight = session.mqueue, session.inflight
     messages = 0 if mqueue is None else mqueue.length
     messages += 0 if inflight is None else len(inflight)
+    if 0 < messages < HANDED:
+        messages += _size(session.shared()) >> _WEIGHT
     return min(session.subscribed(), BURIED) + min(messages, HANDED)
+
+
+def _size(deliveries: list[Delivery]) -> int:
+    size = 0
+    for delivery in deliveries:
+        size += len(delivery.wire)
+    return size
 
 
 class Estate:
@@ -76,6 +88,7 @@ class Handing(Job):
         held: all that the session held, where somebody hears of what is lost.
         """
         self._drop_rest(estate, held)
+        self.broker.topics.work += _size(estate.shared) >> _WEIGHT
         first = not self.line
         if first and not self._some(estate):
             self._done(estate)
@@ -138,6 +151,7 @@ class Handing(Job):
             estate.at += 1
             group = delivery.group
             work += 1 + (len(group) >> _SEARCH if isinstance(group, Group) else 0)
+            work += len(delivery.wire) >> _WEIGHT
             try:
                 handed = pubsub.redispatch(delivery)
             except Exception as error:  # of one message: those behind it go on

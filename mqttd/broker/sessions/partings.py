@@ -6,7 +6,7 @@
     a start, wills of before it ---|
                           '----> in line, in the order they came: some each turn, while there is
                                  room on the ways to other processes, nothing to be handed on, and
-                                 the disk follows
+                                 the disk follows; what is more than a little waits for that, too
 
 A network that breaks ends thousands of connections at once, each will may go to many, and what was
 left in one moment expires in one. A connection in line is closed, and nothing is written to it;
@@ -75,7 +75,7 @@ class Partings(Job):
         work = burden(session) if session.expiry_interval == 0 else 0
         if session.will is None and work <= _LITTLE:
             return False
-        if self._has_time():
+        if self._has_time(work):
             self.wills.work += work
             return False
         channel.blocked = True
@@ -84,7 +84,7 @@ class Partings(Job):
 
     def due(self, session: Session) -> None:
         """A deadline of a session that is away has passed: now, or in its turn."""
-        if self._has_time():
+        if self._has_time(burden(session) if self.registry.has_expired(session) else 0):
             self._due(session)
         else:
             self.line.append(session)
@@ -92,7 +92,7 @@ class Partings(Job):
     def _held(self, client_ids: list[str]) -> None:
         """Wills of these clients were held at the start, and are due."""
         for client_id in client_ids:
-            if self._has_time():
+            if self._has_time(0):
                 self.wills.first(client_id)
             else:
                 self.line.append(client_id)
@@ -102,16 +102,19 @@ class Partings(Job):
         work = burden(session)
         if work <= _LITTLE:
             return False
-        if self._has_time():
+        if self._has_time(work):
             self.wills.work += work
             return False
         self.line.append(_Successor(session, then))
         return True
 
-    def _has_time(self) -> bool:
-        """Whether nobody is in line; else, or where this turn had enough, the line goes on."""
+    def _has_time(self, work: int) -> bool:
+        """Whether nobody is in line for so much work; else, or where this turn had enough, or the
+        disk cannot follow, the line goes on.
+        """
         if not self.line:
-            if self.wills.spent() < ENOUGH and self._may_begin():
+            waits = work > _LITTLE and self.broker.congested
+            if not waits and self.wills.spent() < ENOUGH and self._may_begin():
                 return True
             self.waits = False
             self.broker.turns.add(self)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from mqttd.broker.sessions.endings import BURIED
-from mqttd.broker.sessions.handing import HANDED
+from mqttd.broker.sessions.handing import HANDED, burden
 from mqttd.broker.sessions.partings import ENOUGH
 from mqttd.codec import properties as prop
 from mqttd.codec import reasons
 from mqttd.codec.packets import (
     Connack,
     Connect,
+    Disconnect,
     Pingreq,
     Pingresp,
     Publish,
@@ -127,6 +128,63 @@ def test_who_joins_a_group_that_all_have_left_gets_what_still_waits() -> None:
     join(node, "third").drop()
     node.run_soon()
     assert waiting(node, "third") == list(range(HANDED, LEFT))
+
+
+def test_what_is_handed_on_is_weighed_by_its_bytes() -> None:
+    """Two members that ended in turn: 180 bytes had 13 MB written, each time in one turn."""
+    node = crowd("first", "second")
+    fill(node, "first", 40, payload=b"x" * 100_000)
+    assert burden(held(node, "first")) == 1 + HANDED
+    assert burden(held(node, "second")) == 1
+    node.broker.topics.work = 0
+    node.connect("first", 5, True)
+    assert node.broker.topics.work >= 40 * 100_000 >> 10
+    had = [len(waiting(node, "second"))]
+    assert had == [6]  # of 98 KiB each
+    while node.broker.registry.handing.line:
+        a_turn(node)
+        had.append(len(waiting(node, "second")))
+        assert 0 < had[-1] - had[-2] <= 6
+    assert waiting(node, "second") == list(range(40))
+
+
+def test_what_little_a_session_leaves_may_be_much_to_hand_on() -> None:
+    node = crowd("first", "second", "third")
+    for at, name in enumerate(("first", "second")):
+        fill(node, name, 7, 10 * at, payload=b"x" * 500_000)
+    again(node, "first")
+    came = again(node, "second")  # seven messages: it ended in the same turn
+    assert not came.take() and len(node.broker.partings.line) == 1
+    node.run_soon()
+    assert isinstance(came.take()[0], Connack)
+    assert sorted(waiting(node, "third")) == [*range(7), *range(10, 17)]
+
+
+@pytest.mark.parametrize("how", ["follows", "expires", "leaves"])
+def test_who_leaves_much_waits_while_the_disk_cannot_follow(how: str) -> None:
+    node = crowd("first", "second")
+    join(node, "little").drop()
+    fill(node, "first", 7, payload=b"x" * 1_000_000)
+    node.broker.now += 1
+    node.broker.set_congested(True, "store")
+    again(node, "little")
+    assert node.broker.metrics.sessions_discarded == 1
+    if how == "follows":
+        again(node, "first")
+    elif how == "expires":
+        node.advance(3_601_000)
+        assert "first" in node.broker.sessions
+    else:
+        client = node.connect("first", 5, False, properties=HOUR)
+        client.send(Disconnect(properties={prop.SESSION_EXPIRY_INTERVAL: 0}))
+    assert how == "expires" or not waiting(node, "second")
+    node.broker.set_congested(False, "store")
+    node.run_soon()
+    if how == "expires":
+        assert node.broker.metrics.dropped_session_ended == 7
+        assert "first" not in node.broker.sessions
+        return
+    assert waiting(node, "second") == list(range(7))
 
 
 def test_what_nobody_can_be_given_is_let_go_of_and_counted() -> None:
