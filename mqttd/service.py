@@ -32,6 +32,7 @@ from mqttd.monitor.malloc import keep_freed
 from mqttd.monitor.quiet import Quiet
 from mqttd.monitor.supervisor import Supervisor
 from mqttd.monitor.switching import switch_soon
+from mqttd.net.clock import steady
 from mqttd.options import Options, StartError, why
 from mqttd.others import join
 from mqttd.reload import on_hang_up
@@ -52,6 +53,7 @@ def makeService(options: Options) -> MqttdService | Processes:
     """The broker as a Twisted service (called by twistd): one process, or who starts several."""
     from twisted.internet import reactor
 
+    steady(reactor)
     try:
         place = place_of(os.environ)
         service: MqttdService | Processes

@@ -39,8 +39,8 @@ class IPluginHandle(IHooks):
                      '-- store, data_dir: stay
 
     Each plugin has a handle of its own, made for one load and dead after it: once the plugin is
-    unloaded each method raises `RuntimeError`.  The exceptions are those that end something
-    (``unhook``, ``unregister_mod``, ``clear_alarm``), which then do nothing.
+    unloaded each method raises `RuntimeError`.  The exceptions are ``time``, and those that end
+    something (``unhook``, ``unregister_mod``, ``clear_alarm``), which then do nothing.
 
     What the broker calls through it (callbacks, functions, routes) is charged to the plugin: one
     that raises is logged with the plugin's name and counted, the time it takes is measured, and
@@ -51,7 +51,10 @@ class IPluginHandle(IHooks):
 
     name = Attribute("str: name of the plugin")
     log = Attribute("twisted.logger.Logger: with namespace ``mqttd.plugin.NAME``")
-    clock = Attribute("IReactorTime: the reactor, or a test's clock; for reading the time")
+    clock = Attribute(
+        "IReactorTime: the reactor, or a test's clock; for how long something takes: it goes on"
+        " evenly while the clock of the machine is set, where no program embeds the broker"
+    )
     node = Attribute("str: name of this node, as in ``node.name``")
     worker = Attribute(
         "int: which of several workers of the node this process is, from 1; 0 where it is the only"
@@ -89,6 +92,9 @@ class IPluginHandle(IHooks):
 
     def unregister_mod(kind: str, name: str) -> None:
         """Undo `register_mod`; ValueError if this plugin has no such module."""
+
+    def time() -> float:
+        """Seconds since 1970, by the clock of the machine, which may be set; or by a test's."""
 
     def call_later(seconds: float, f: Callable[..., object], *args: Any) -> IDelayedCall:
         """Call ``f(*args)`` once, after `seconds`.

@@ -36,6 +36,7 @@ from mqttd.interfaces import (
     IRepeating,
     ISubscription,
 )
+from mqttd.net.clock import day, steady
 from mqttd.plugins.calls.filters import Patterns
 from mqttd.plugins.calls.signatures import numbered, verify_callback, verify_function
 from mqttd.plugins.handle.base import check_message
@@ -185,6 +186,10 @@ class ChildHandle:
                 f"{name} is not offered to plugin {self.name}: it runs in a process of its own"
             )
         raise AttributeError(name)
+
+    def time(self) -> float:
+        """See `IPluginHandle.time`."""
+        return day(self.clock)
 
     def call_later(self, seconds: float, f: Callable[..., object], *args: Any) -> Any:
         """See `IPluginHandle.call_later`."""
@@ -446,6 +451,7 @@ def main(argv: list[str]) -> None:
     from twisted.internet import reactor as installed
 
     reactor: Any = installed
+    steady(reactor)
     child = _Child(socket.socket(fileno=int(argv[1])), reactor)
     reactor.addReader(child)
     reactor.callLater(0, child.doRead)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any, Final, Protocol
 
+from mqttd.net.clock import day
 from mqttd.readmodel.figures import Reading
 
 __all__ = ["KINDS", "PIECE", "Feed", "Reader"]
@@ -72,7 +73,7 @@ class Feed:
         self._ring: deque[tuple[int, str, bytes]] = deque()
         self._bytes = 0
         #: Number of the next event; begins with the time, so that a restart repeats none.
-        self._next = self.first = int(reactor.seconds() * 1000)
+        self._next = self.first = int(day(reactor) * 1000)
         self._readers: set[Reader] = set()
         self._call: Any = None
 
@@ -139,7 +140,7 @@ class Feed:
             self._put(
                 "counters",
                 {
-                    "at": round(self.reactor.seconds(), 3),
+                    "at": round(day(self.reactor), 3),
                     "counters": found.counters,
                     "gauges": found.gauges,
                 },

@@ -198,7 +198,7 @@ class Delayed:
         config = self.config
         if len(self._heap) >= config.max_messages or self._store.used >= config.max_bytes:
             return self._refuse(message, "too many wait")
-        due = round((self.handle.clock.seconds() + seconds) * 1000)
+        due = round((self.handle.time() + seconds) * 1000)
         self._order += 1
         user = _user_of(message.username)
         key = f"{due:013d}-{self._order:012d}-{user}"
@@ -273,7 +273,7 @@ class Delayed:
 
     def _left(self) -> float:
         """Seconds until the first is due."""
-        left: float = int(self._heap[0][:13]) / 1000 - self.handle.clock.seconds()
+        left: float = int(self._heap[0][:13]) / 1000 - self.handle.time()
         return left
 
     def _due(self) -> None:

@@ -141,4 +141,4 @@ class Presence:
         return f"$SYS/brokers/{self.handle.node}/clients/{level_of(client_id)}/{event}"
 
     def _now(self) -> int:
-        return int(self.handle.clock.seconds() * 1000)
+        return int(self.handle.time() * 1000)

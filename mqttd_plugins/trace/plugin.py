@@ -328,8 +328,7 @@ class Trace:
         if len(trace.lines) >= self.config.max_waiting or trace.waiting >= _WAITING:
             trace.missing += 1
             return
-        seconds = self.handle.clock.seconds()
-        time = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")
+        time = datetime.fromtimestamp(self.handle.time(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")
         line = f"{time}Z {text}\n".encode("utf-8", "backslashreplace")
         trace.lines.append(line)
         trace.count += 1

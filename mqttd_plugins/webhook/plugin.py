@@ -138,7 +138,7 @@ class Webhook:
         self._parts: dict[str, _Part] = {}
         self._batches = 0
         #: Batches of another load have other names.
-        self._series = f"{handle.node}-{int(handle.clock.seconds() * 1000):x}"
+        self._series = f"{handle.node}-{int(handle.time() * 1000):x}"
         self._all_topics = "#" in config.topics
         callbacks: dict[str, Callable[..., None]] = {
             "client.connected": self._connected,
@@ -225,7 +225,7 @@ class Webhook:
     ) -> None:
         made: dict[str, Any] = {
             "event": event,
-            "ts": int(self.handle.clock.seconds() * 1000),
+            "ts": int(self.handle.time() * 1000),
             "node": self.handle.node,
         }
         if client is not None:

@@ -18,6 +18,7 @@ from typing import Any, Final
 from twisted.internet.defer import Deferred, DeferredList, maybeDeferred, succeed
 from twisted.logger import Logger
 
+from mqttd.net.clock import day
 from mqttd.plugins.calls.budget import Budget
 
 __all__ = ["SEGMENT", "HandleBase", "Host", "check_message"]
@@ -92,6 +93,10 @@ class HandleBase:
         self._ends: list[Callable[[], object]] = []
         host.broker.hooks.adopt(budget)
         self._at_end(lambda: host.broker.hooks.disown(budget))
+
+    def time(self) -> float:
+        """See `IPluginHandle.time`."""
+        return day(self.clock)
 
     @property
     def data_dir(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -65,6 +66,22 @@ def test_only_what_is_its_own_can_be_unhooked(node: Node, handle: PluginHandle) 
     handle.unhook("message.acked", other)
     assert not node.hooks.lookup("message.acked")
     assert node.hooks.lookup("message.publish")
+
+
+def test_the_time_of_day_may_be_set_and_that_of_timers_may_not(
+    node: Node, handle: PluginHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert handle.time() == node.clock.seconds()
+
+    class Steady:
+        """A reactor, which is no test's clock."""
+
+        def seconds(self) -> float:
+            return 1000.0
+
+    handle.clock = Steady()
+    monkeypatch.setattr(time, "time", lambda: 2000.0)
+    assert (handle.clock.seconds(), handle.time()) == (1000.0, 2000.0)
 
 
 def test_timers_run_on_time_and_end_with_the_plugin(node: Node, handle: PluginHandle) -> None:
