@@ -291,17 +291,28 @@ class Member(Roamer):
         self.acked: set[int] = set()
         self.seen: set[int] = set()
         self.goes = True
+        self._subscribed = False
 
     async def began(self, resumed: bool) -> None:
-        """Subscribe at first; send again what was not acknowledged."""
+        """Subscribe, until that is acknowledged; send again what was not acknowledged."""
         if self._known and not resumed:
             at = time.strftime("%H:%M:%S")
             print(f"{at} {self.name}: its session is lost, now at {self.at}", file=sys.stderr)
         await super().began(resumed)
-        if not resumed:
-            self.send(mq.subscribe([(self.topic, 1)], 1, version=mq.V5))
-        elif self.open is not None:
-            self._send(self.open, True)
+        if not resumed or not self._subscribed:
+            await self._subscribe()
+        if self.open is not None:
+            self._send(self.open, resumed)
+
+    async def _subscribe(self) -> None:
+        """Once this is done others may publish to it: before its SUBACK nothing is for a filter."""
+        self._subscribed = False
+        self.send(mq.subscribe([(self.topic, 1)], 1, version=mq.V5))
+        while (packet := await asyncio.wait_for(self.receive(), PATIENCE)).type != mq.SUBACK:
+            self.take(packet)
+        if packet.reasons != [1]:
+            raise OSError("not subscribed")
+        self._subscribed = True
 
     def _send(self, number: int, dup: bool) -> None:
         data = mq.publish(self.to, b"%d" % number, 1, number % 60_000 + 2, dup=dup, version=mq.V5)
@@ -353,6 +364,7 @@ async def rolling(clients: int, rate: int, before: Path | None) -> dict[str, Any
         while not all(member.connected.is_set() for member in ring):
             await asyncio.sleep(0.1)
         tasks += [asyncio.create_task(member.talk()) for member in ring]
+        unseen = {name: _unseen(path, name) for name in NAMES}
         for member in ring:
             member.away.clear()
         await asyncio.sleep(5)
@@ -397,7 +409,7 @@ async def rolling(clients: int, rate: int, before: Path | None) -> dict[str, Any
     return {
         "clients": clients, "acknowledged": sum(len(m.acked) for m in ring), "moves": len(away),
         "lost": len(lost), "sessions_lost": gone, "node_seconds": seconds,
-        "left_again": again,
+        "left_again": again, "unseen": unseen,
         "away_s": {"median": round(statistics.median(away), 2),
                    "p99": round(away[len(away) * 99 // 100], 2), "max": round(away[-1], 2)},
         "wrong": wrong,
