@@ -12,7 +12,12 @@ from benchmarks.troubles import FAKETIME, environment
 from tests.support import packets as mq
 from tests.support.broker import Broker, start_broker
 from tests.support.client import RawClient
+from tests.support.etcd import Etcd
 from tests.support.needs import missing
+from tests.support.nodes import asked, start_node
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.timeout(180)
 
 #: Sets the clock an hour forth while it is loaded.
 PLUGIN = """
@@ -45,15 +50,20 @@ Start = Callable[..., Broker]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    """Start a broker whose clock is what the file `clock` says it is."""
+def clocked(tmp_path: Path) -> dict[str, str]:
+    """The environment of a broker whose clock is what the file `clock` says it is."""
     if not FAKETIME.exists():
         missing("libfaketime", "apt-get install faketime")
+    return environment(["clock"], tmp_path) | {"FAKETIME_NO_CACHE": "1"}
+
+
+@pytest.fixture
+def start(clocked: dict[str, str], tmp_path: Path) -> Iterator[Start]:
+    """Start such a broker."""
     begun: list[Broker] = []
 
     def started(**more: object) -> Broker:
-        variables = environment(["clock"], tmp_path) | {"FAKETIME_NO_CACHE": "1"}
-        begun.append(start_broker(tmp_path, environment=variables, **more))
+        begun.append(start_broker(tmp_path, environment=clocked, **more))
         return begun[-1]
 
     yield started
@@ -81,3 +91,28 @@ def test_a_client_is_given_its_keep_alive_whoever_sets_the_clock(
         silent.ping()
         silent.ping()
         silent.expect_close(0x8D)
+
+
+@pytest.mark.parametrize("step", ["+3600", "-3600"])
+def test_a_node_whose_clock_is_set_stays_one(
+    clocked: dict[str, str], etcd: Etcd, tmp_path: Path, step: str
+) -> None:
+    """Its lease is of 2 s: the alarm comes when it has told its time five times, and ends so."""
+    nodes = [start_node(tmp_path, etcd, "a", environment=clocked)]
+    try:
+        nodes.append(start_node(tmp_path, etcd, "b"))
+        with closing(RawClient(nodes[0].port, mq.V5, deadline=20.0)) as client:
+            client.connect("stays")
+            for behind in (step, "+0"):
+                (tmp_path / "clock").write_text(behind)
+                until(lambda want=behind == step: told(nodes[1]) == want, "the alarm", 60)
+            client.ping()
+    finally:
+        for node in nodes:
+            node.stop()
+            print(node.output[-4000:])
+
+
+def told(node: Broker) -> bool:
+    """Whether a node says that the clock of another differs."""
+    return any(each["name"] == "cluster_clock" for each in asked(node, "alarms")["alarms"])
