@@ -25,7 +25,7 @@ import msgspec
 from mqttd.codec.reasons import MqttError
 from mqttd.codec.topic import split_shared, validate_topic_filter
 from mqttd.config.guess import example, is_table, pattern_of, unknown
-from mqttd.config.options import OPTIONS, TABLES, format_size
+from mqttd.config.options import OPTIONS, TABLES, Option, format_size
 from mqttd.config.schema import (
     LISTENER_KINDS,
     AdminPage,
@@ -173,7 +173,7 @@ class _Reading:
                 try:
                     self.values[path] = option.read(value)
                 except (ValueError, msgspec.ValidationError):
-                    self.fault(path, value, option.expected)
+                    self.fault(path, _wrong_in(option, value), option.expected)
             elif not isinstance(value, dict):
                 self.fault(path, value, f"a table, [{example(pattern)}]")
             elif pattern.endswith(".NAME") and not _LISTENER_NAME.fullmatch(key):
@@ -252,6 +252,17 @@ class _Reading:
 def _fields(struct: type[msgspec.Struct]) -> tuple[tuple[str, Any], ...]:
     """Names and types of a struct's fields, whose annotations are read once."""
     return tuple((part.name, part.type) for part in msgspec.structs.fields(struct))
+
+
+def _wrong_in(option: Option, value: object) -> object:
+    """The entries of a table that are wrong by themselves; else the whole value."""
+    wrong: dict[str, object] = {}
+    for key, one in value.items() if isinstance(value, dict) else ():
+        try:
+            option.read({key: one})
+        except (ValueError, msgspec.ValidationError):
+            wrong[key] = one
+    return wrong or value
 
 
 def _agree(config: Config, reading: _Reading) -> None:

@@ -32,7 +32,7 @@ from mqttd.workers.resharding import lines_of, stores_of
 __all__ = ["add_backup", "add_commands", "counted", "new_path_of"]
 
 #: What is counted, where the file's word for it does not do.
-_NAMES = {"retained": "retained message", "value": "value of plugins"}
+_NAMES = {"retained": "retained message", "value": "plugin value"}
 #: What was left out, a line each at most.
 _TOLD = 20
 

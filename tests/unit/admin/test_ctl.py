@@ -14,6 +14,7 @@ import pytest
 from mqttd.admin.ctl import client as ctl_client
 from mqttd.admin.ctl import main as ctl
 from mqttd.admin.ctl import printing as ctl_print
+from mqttd.admin.ctl.store import counted
 
 
 @pytest.fixture
@@ -303,3 +304,9 @@ def test_a_node_of_a_cluster_says_that_its_users_are_its_own(
         assert run_users(monkeypatch, config, *argv, password=password) == 0
         told = capsys.readouterr().out
         assert "this node alone: other nodes of the cluster have files of their own" in told
+
+
+def test_two_values_of_plugins_are_counted_in_english() -> None:
+    assert counted({"sessions": 2, "retained": 2, "values": 2}) == (
+        "2 sessions, 2 retained messages, 2 plugin values"
+    )

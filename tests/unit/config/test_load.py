@@ -574,3 +574,13 @@ def test_a_kind_by_its_name_elsewhere_is_told_ours(tmp_path: Path, kind: str, ou
     assert refused.value.mistakes[0].endswith(
         f"unknown kind of listener; it is called listener.{ours} here"
     )
+
+
+def test_of_a_table_the_entries_that_are_wrong_are_named(tmp_path: Path) -> None:
+    """All of them were shown, whichever was meant."""
+    path = tmp_path / "mqttd.conf"
+    path.write_text('[durability.topics]\n"a/#" = "os"\n"orders/#" = "fsyncs"\n"b" = "none"\n')
+    with pytest.raises(ConfigError) as failure:
+        load(str(path), {})
+    (mistake,) = failure.value.mistakes
+    assert 'durability.topics = {"orders/#": "fsyncs"}: expected a table' in mistake
