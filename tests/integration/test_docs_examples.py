@@ -231,7 +231,10 @@ def test_a_daemon_starts_logs_and_stops_as_the_page_says(tmp_path: Path, command
     assert done.returncode == 0, done.stderr
     log, pidfile = tmp_path / "lib/mqttd.log", tmp_path / "lib/mqttd.pid"
     wait_until(lambda: log.exists() and "mqttd ready:" in log.read_text(), "the ready line")
-    os.kill(int(pidfile.read_text()), signal.SIGTERM)
+    pid = int(pidfile.read_text())
+    # Twisted looks out for it when the reactor runs, which is after that line.
+    wait_until(lambda: catches(pid, signal.SIGTERM), "a daemon that SIGTERM stops")
+    os.kill(pid, signal.SIGTERM)
     wait_until(lambda: not pidfile.exists(), "the end of the daemon")
     assert "Server Shut Down" in log.read_text()
 
@@ -244,6 +247,13 @@ def test_a_daemon_that_cannot_start_says_so_in_the_foreground(tmp_path: Path) ->
     assert done.returncode != 0
     assert "mqtt.max_qos" in done.stdout + done.stderr
     assert not (tmp_path / "m.pid").exists()
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal."""
+    status = Path(f"/proc/{pid}/status").read_text("ascii")
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught.split()[1], 16) >> (number - 1) & 1)
 
 
 def wait_until(true: object, what: str) -> None:
