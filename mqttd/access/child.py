@@ -80,9 +80,10 @@ def _begin(cpu: int) -> None:
 def main() -> None:
     """Answer line by line."""
     _hold()
+    cpu = int(sys.argv[1])
     looking = Looking()
     for line in sys.stdin.buffer:
-        _begin(int(sys.argv[1]))
+        _begin(cpu)
         try:
             found = looking.answer(msgspec.json.decode(line))
         except AclSyntaxError as error:

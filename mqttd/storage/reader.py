@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import zlib
 from collections.abc import Iterable
 from contextlib import closing
 
 from mqttd.storage.database import Damaged, StoreError, connect
 from mqttd.storage.ledger import Ledger
-from mqttd.storage.recovery import Contents, Found, read
+from mqttd.storage.recovery import Contents, Found, is_damaged, read
 
 __all__ = ["Reader", "damaged_rows", "kept_in", "row_named", "subscriptions_in"]
 
@@ -59,11 +58,7 @@ def damaged_rows(base: sqlite3.Connection, among: Iterable[int] | None = None) -
         rows: Iterable[tuple[int, object, int]] = base.execute(ask)
     else:
         rows = (row for id in among for row in base.execute(f"{ask} WHERE id = ?", (id,)))
-    return [
-        number
-        for number, words, crc in rows
-        if not isinstance(words, bytes) or len(words) % 16 or zlib.crc32(words) != crc
-    ]
+    return [number for number, words, crc in rows if is_damaged(words, crc)]
 
 
 def row_named(number: int) -> str:

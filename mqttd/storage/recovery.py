@@ -33,7 +33,7 @@ from mqttd.storage.ledger import (
     receipt_of,
 )
 
-__all__ = ["Contents", "Found", "Queue", "read"]
+__all__ = ["Contents", "Found", "Queue", "is_damaged", "read"]
 
 
 class Found:
@@ -111,7 +111,7 @@ def read(base: sqlite3.Connection, ledger: Ledger, queues: bool = False) -> Cont
     for number, words, crc, size in base.execute(
         "SELECT id, words, crc, length(data) FROM block ORDER BY id"
     ):
-        if not isinstance(words, bytes) or len(words) % 16 or zlib.crc32(words) != crc:
+        if is_damaged(words, crc):
             contents.damaged += 1
             # It is there until somebody drops it, and no other may have its number.
             ledger.next_block = max(ledger.next_block, number + 1)
@@ -138,8 +138,9 @@ def read(base: sqlite3.Connection, ledger: Ledger, queues: bool = False) -> Cont
                 sent[number] = index << 16 | second & 0xFFFF
     present = Present()
     for index in range(len(rows)):
-        found = rows[index][1]
-        _read_block(found, index, blocks[index], owners, dead, sent, present, contents, queues)
+        _read_block(
+            rows[index][1], index, blocks[index], owners, dead, sent, present, contents, queues
+        )
     present.sort()
     ledger.restore(blocks, present, highest)
     for number, said in sent.items():
@@ -153,6 +154,11 @@ def read(base: sqlite3.Connection, ledger: Ledger, queues: bool = False) -> Cont
     for queue in contents.queues.values():
         queue.sort()
     return contents
+
+
+def is_damaged(words: object, crc: int) -> bool:
+    """Whether the words of a block are not what their checksum says."""
+    return not isinstance(words, bytes) or len(words) % 16 != 0 or zlib.crc32(words) != crc
 
 
 def _read_block(

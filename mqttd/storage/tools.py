@@ -21,11 +21,11 @@ from typing import Any, Final
 
 from mqttd.broker.rights.bans import DRAWER
 from mqttd.storage.database import StoreError, look
-from mqttd.storage.ledger import DELIVERY, MESSAGE3, MESSAGE5, RETAINED
+from mqttd.storage.ledger import DELIVERY, MESSAGE3, MESSAGE5
 from mqttd.storage.place import alone, put_in_place, remove
 from mqttd.storage.reader import Reader, damaged_rows, row_named
 from mqttd.storage.recovery import Found
-from mqttd.storage.transfer import message_line, retained_line
+from mqttd.storage.transfer import line_of
 from mqttd.storage.writer import write
 
 __all__ = ["backup", "check", "drop_rows", "finish", "info", "restore", "shrink"]
@@ -84,13 +84,9 @@ def _unreadable(store: Reader) -> Iterator[tuple[Found, str]]:
     """Records that live and cannot be read, of blocks that can; and what is wrong with each."""
     for owner, mine in store.contents.records.items():
         for found in mine:
-            try:
-                if found.kind == RETAINED:
-                    retained_line(store.data(found))
-                else:
-                    message_line(found, store.data(found), str(owner))
-            except (ValueError, IndexError, KeyError, TypeError) as error:
-                yield found, f"record {found.number} in block {found.block}: {error!r}"
+            line = line_of(store, found, str(owner))
+            if isinstance(line, Exception):
+                yield found, f"record {found.number} in block {found.block}: {line!r}"
 
 
 def _mend(path: str) -> list[str]:

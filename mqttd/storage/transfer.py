@@ -63,7 +63,14 @@ from mqttd.storage.reader import Reader, row_named
 from mqttd.storage.recovery import Found
 from mqttd.storage.writer import write
 
-__all__ = ["delivery_line", "export_lines", "import_lines", "message_line", "retained_line"]
+__all__ = [
+    "delivery_line",
+    "export_lines",
+    "import_lines",
+    "line_of",
+    "message_line",
+    "retained_line",
+]
 
 _STATES: Final = {RECEIVED: "received", RELEASED: "released"}
 #: Records that are written at once.
@@ -134,16 +141,23 @@ def _everything(
 
 def _records(store: Reader, owner: int, client_id: str, left: list[str]) -> Iterator[Line]:
     for found in store.contents.records.get(owner, ()):
-        try:
-            data = store.data(found)
-            line = retained_line(data) if not owner else message_line(found, data, client_id)
-        except (ValueError, IndexError, KeyError, TypeError, MqttError) as error:
+        line = line_of(store, found, client_id)
+        if isinstance(line, Exception):
             of = f" of {client_id!r}" if owner else ""
-            left.append(
-                f"{store.path}: record {found.number} in block {found.block}{of}: {error!r}"
-            )
-            continue
-        yield line
+            left.append(f"{store.path}: record {found.number} in block {found.block}{of}: {line!r}")
+        else:
+            yield line
+
+
+def line_of(store: Reader, found: Found, client_id: str) -> MessageLine | RetainedLine | Exception:
+    """The line of a record, or why it cannot be read."""
+    try:
+        data = store.data(found)
+        if found.kind == RETAINED:
+            return retained_line(data)
+        return message_line(found, data, client_id)
+    except (ValueError, IndexError, KeyError, TypeError, MqttError) as error:
+        return error
 
 
 def message_line(found: Found, data: bytes, client_id: str) -> MessageLine:

@@ -21,8 +21,16 @@ from urllib.parse import urlencode, urlsplit
 if TYPE_CHECKING:
     from mqttd.config.schema import Config
 
-__all__ = ["Client", "CtlError", "NoAnswer", "NoBroker", "at_this_node", "client_of", "config_of"]
-__all__ += ["of_node"]
+__all__ = [
+    "Client",
+    "CtlError",
+    "NoAnswer",
+    "NoBroker",
+    "at_this_node",
+    "client_of",
+    "config_of",
+    "of_node",
+]
 
 #: Seconds to wait for an answer.
 TIMEOUT: Final = 30.0
