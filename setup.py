@@ -134,6 +134,7 @@ HOT = [
     "mqttd/storage/recovery.py",
     "mqttd/storage/releasing.py",
     "mqttd/storage/restore.py",
+    "mqttd/storage/shares.py",
     "mqttd/pipeline/log/batch.py",
     "mqttd/pipeline/log/columns.py",
     "mqttd/pipeline/log/parts.py",

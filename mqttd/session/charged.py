@@ -60,6 +60,19 @@ class Charged(Receiver):
             return True
         return purse.bytes + purse.flying + size <= account.per_user
 
+    def may_keep(self, size: int) -> bool:
+        """Whether so many bytes more of its user's may be in the journal; they are counted."""
+        most = self.account.most_kept
+        if most < 0:
+            return True
+        purse = self.purse
+        if purse is None:
+            purse = self.account.nobody
+        if purse.kept + size > most:
+            return False
+        purse.kept += size
+        return True
+
     def fly(self, size: int) -> None:
         """So many bytes more are in flight, or less."""
         account = self.account

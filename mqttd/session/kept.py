@@ -17,7 +17,7 @@ from librt.vecs import vec
 from mypy_extensions import i64
 
 from mqttd.session.charged import flight_weight
-from mqttd.session.ground.account import AWAITING, INFLIGHT
+from mqttd.session.ground.account import AWAITING, INFLIGHT, QUEUED, RECORD
 from mqttd.session.ground.message import (
     RELEASED,
     Delivery,
@@ -258,6 +258,15 @@ class Kept(Pending):
                     count += 1
         return count
 
+    def recorded(self) -> int:
+        """What is queued and in flight takes so many bytes in the journal, or a little less."""
+        size = 0
+        if self.mqueue is not None:
+            size = self.mqueue.size - (QUEUED - RECORD) * self.mqueue.length
+        if self.inflight is not None:
+            size += self.flying() - (INFLIGHT - RECORD) * len(self.inflight)
+        return size
+
     # -- held to its user's limit --------------------------------------------------------------
 
     def overdrawn(self, entry: object, size: int) -> bool:
@@ -265,10 +274,14 @@ class Kept(Pending):
 
         It waits where an acknowledgement will let it out; else nobody would ask for it again.
         """
-        if self.has_room(INFLIGHT + size):
+        if not self.has_room(INFLIGHT + size):
+            reason = "queue_full"
+        elif self.owner and not self.may_keep(RECORD + size):
+            reason = "store_share"
+        else:
             return False
         if self.inflight:
             self.enqueue(entry)
         else:
-            self.drop(entry_delivery(entry, self.v5), "queue_full")
+            self.drop(entry_delivery(entry, self.v5), reason)
         return True

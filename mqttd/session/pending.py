@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mqttd.session.ground.account import QUEUED
+from mqttd.session.ground.account import QUEUED, RECORD
 from mqttd.session.ground.message import Delivery, entry_delivery, entry_qos, entry_weight
 from mqttd.session.mqueue import MQueue
 from mqttd.session.state import State
@@ -54,6 +54,9 @@ class Pending(State):
         apart = self.owner != 0 and mqueue.leaves(entry, weight, account.queued, settings)
         if not self.has_room(QUEUED if apart else weight):
             self.drop(entry_delivery(entry, self.v5), "queue_full")
+            return
+        if self.owner and not self.may_keep(weight - QUEUED + RECORD):
+            self.drop(entry_delivery(entry, self.v5), "store_share")
             return
         self.mqueue = mqueue
         self.waiting = True

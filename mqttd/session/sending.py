@@ -67,7 +67,7 @@ class Sending(Kept):
             channel.thirsty = True
             self.enqueue(wire)
             return
-        if self.account.per_user and self.overdrawn(wire, size):
+        if self.account.rations() and self.overdrawn(wire, size):
             return
         server = self.server
         if channel.special or size > self.max_packet:
@@ -99,7 +99,7 @@ class Sending(Kept):
             or (inflight is not None and len(inflight) >= self.window)
             or size > self.max_packet
             or channel.out_bytes + size > channel.limit
-            or self.account.per_user
+            or self.account.rations()
         ):
             self.deliver(named, packet_id)
             return
@@ -175,7 +175,7 @@ class Sending(Kept):
             channel.thirsty = True
             self.enqueue(delivery)
             return
-        if self.account.per_user and self.overdrawn(delivery, size):
+        if self.account.rations() and self.overdrawn(delivery, size):
             return
         if channel.special or size > self.max_packet or delivery.v5 != self.v5:
             self._send_apart(channel, delivery, packet_id)

@@ -66,6 +66,14 @@ class Room:
         """Whether what would have to be kept is refused, for want of either."""
         return self.short or self._over
 
+    def spare(self, size: int) -> int | None:
+        """Bytes that a store of this size may have more; None: there is no limit, or none known."""
+        spare = None if self.left is None else self.left - self.reserve
+        if self.max_bytes:
+            own = self.max_bytes - size
+            spare = own if spare is None else min(own, spare)
+        return None if spare is None else max(spare, 0)
+
     def look(self, base: sqlite3.Connection) -> None:
         """See how much there is; `base` is the connection to the file.
 

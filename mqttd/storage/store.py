@@ -36,6 +36,7 @@ from mqttd.storage.place import remove
 from mqttd.storage.recovery import Contents, read
 from mqttd.storage.restore import Restored, restore
 from mqttd.storage.room import Room
+from mqttd.storage.shares import Shares
 from mqttd.storage.tools import backup, drop_rows, finish, shrink
 from mqttd.storage.wake import Wake, Watcher
 from mqttd.storage.writer import Reading, Writer
@@ -91,6 +92,7 @@ class Store:
         self._copying = False
         self._unreadable = 0
         self.room = Room(path, log, max_bytes, min_free)
+        self.shares: Shares | None = None
         self._looking = LoopingCall(self._look)
         self._looking.clock = reactor
 
@@ -146,6 +148,7 @@ class Store:
         journal.ask = lambda fetch, pieces: writer.fetch(Reading(fetch, pieces))
         self.journal = journal
         broker.journal = journal
+        self.shares = Shares(broker, self.log)
         writer.start()
         broker.drawers.follow()
         self._clock = _clock()
@@ -214,6 +217,8 @@ class Store:
             broker.alarms.clear("store_failed")
             writer.between(self._ask)
         self.room.weigh(broker, self.ledger.bytes)
+        if self.shares is not None:
+            self.shares.see(self.ledger.bytes, self.room.spare(self.ledger.bytes))
         if self.copies is not None:
             self._see_copies(broker, journal, self.copies)
         if (now := (self._failing, self.room.full, self._alone)) != self._stuck:

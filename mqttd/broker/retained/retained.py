@@ -164,7 +164,8 @@ class RetainedMessages(Retainer):
     def room(self, level: RetainedLevel | None, topic: str, message: object, weight: int) -> int:
         """See `Retainer.room`; QUOTA_EXCEEDED also where its user has too much."""
         code = super().room(level, topic, message, weight)
-        if code != SUCCESS or not (self.max_per_user or self.max_bytes_per_user):
+        most = self._most_of_one()
+        if code != SUCCESS or not (self.max_per_user or most >= 0):
             return code
         if not isinstance(message, Retained) or not message.source:
             return code
@@ -193,14 +194,21 @@ class RetainedMessages(Retainer):
             grown += share.bytes
         if self.max_per_user and count > self.max_per_user:
             return QUOTA_EXCEEDED
+        if most < 0:
+            return SUCCESS
+        over = self.costs_more(topic, most - grown) if fresh else grown > most
+        return QUOTA_EXCEEDED if over else SUCCESS
+
+    def _most_of_one(self) -> int:
+        """The bytes that one user may have, -1: no limit; see `Account.most_kept`, too."""
+        most_kept = self.server.account.most_kept
         most = self.max_bytes_per_user
         if not most:
-            return SUCCESS
+            return most_kept
         most_of_all = self.most()
         if most_of_all:
             most = min(most, most_of_all // 2)
-        over = self.costs_more(topic, most - grown) if fresh else grown > most
-        return QUOTA_EXCEEDED if over else SUCCESS
+        return most if most_kept < 0 else min(most, most_kept)
 
     def placed(self, level: RetainedLevel, message: object, weight: int, cost: int) -> None:
         """See `Retainer.placed`; its user is charged."""

@@ -43,6 +43,8 @@ SESSION: Final = 800
 CONNECTION: Final = 1200
 #: An entry of a queue beside its bytes: their object, a place in the list.
 QUEUED: Final = 64
+#: A record of a journal beside its bytes.
+RECORD: Final = 16
 #: An entry in flight beside its bytes: their object, packet id, place in the window.
 INFLIGHT: Final = 120
 #: An incoming QoS 2 packet id.
@@ -90,15 +92,17 @@ KINDS: Final[tuple[str, ...]] = (
 class Purse:
     """What the sessions of one user hold together.
 
-    What is in flight is counted while `Account.per_user` asks for it.
+    What is in flight is counted while `Account.per_user` asks for it; `kept` is what of it all is
+    in a journal, as far as somebody counts that.
     """
 
-    __slots__ = ("bytes", "flying", "name", "sessions")
+    __slots__ = ("bytes", "flying", "kept", "name", "sessions")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.bytes: int = 0
         self.flying: int = 0
+        self.kept: int = 0
         self.sessions: int = 0
 
 
@@ -128,10 +132,18 @@ class Account:
         #: Of connections and unfinished packets: what those hold who have not been let in.
         self.unauthenticated: int = 0
         self.purses: dict[str, Purse] = {}
+        #: Those of clients without a user name; of them only what is kept is counted.
+        self.nobody: Purse = Purse("")
+        #: What of one user's may be in a journal, -1: no limit.
+        self.most_kept: int = -1
         #: The node's budget is used up: no QoS 0 message is kept for later, ...
         self.tight: bool = False
         #: ... and no session, subscription or retained message is taken in.
         self.full: bool = False
+
+    def rations(self) -> bool:
+        """Whether there is a limit for users, in memory or in a journal."""
+        return self.per_user > 0 or self.most_kept >= 0
 
     def used(self) -> int:
         """What is held in all."""

@@ -15,6 +15,7 @@ __all__ = ["COUNTERS", "DROP_REASONS", "Metrics"]
 #: Why a message that matched a subscription was not delivered: counter suffix -> meaning.
 DROP_REASONS: Final[dict[str, str]] = {
     "queue_full": "the session's mqueue was full",
+    "store_share": "its user has as much in the store as one may while others have need of it",
     "expired": "the message expiry interval ran out",
     "too_large": "larger than the client's Maximum Packet Size",
     "slow_consumer": "the connection's output was above its high watermark (QoS 0)",
@@ -45,6 +46,7 @@ class Metrics:
         "messages_no_subscriber",
         "messages_queued",
         "dropped_queue_full",
+        "dropped_store_share",
         "dropped_expired",
         "dropped_too_large",
         "dropped_slow_consumer",
@@ -126,6 +128,7 @@ class Metrics:
         self.messages_no_subscriber: int = 0
         self.messages_queued: int = 0
         self.dropped_queue_full: int = 0
+        self.dropped_store_share: int = 0
         self.dropped_expired: int = 0
         self.dropped_too_large: int = 0
         self.dropped_slow_consumer: int = 0
@@ -197,6 +200,8 @@ class Metrics:
         """Count a delivery that is dropped, by its reason."""
         if reason == "queue_full":
             self.dropped_queue_full += 1
+        elif reason == "store_share":
+            self.dropped_store_share += 1
         elif reason == "expired":
             self.dropped_expired += 1
         elif reason == "too_large":
@@ -216,6 +221,7 @@ class Metrics:
         """Messages dropped for any reason."""
         return (
             self.dropped_queue_full
+            + self.dropped_store_share
             + self.dropped_expired
             + self.dropped_too_large
             + self.dropped_slow_consumer
@@ -255,6 +261,7 @@ COUNTERS: Final[tuple[str, ...]] = (
     "messages_no_subscriber",
     "messages_queued",
     "dropped_queue_full",
+    "dropped_store_share",
     "dropped_expired",
     "dropped_too_large",
     "dropped_slow_consumer",

@@ -17,7 +17,7 @@ from twisted.internet.task import Clock
 
 from mqttd.broker.broker import Broker
 from mqttd.codec import properties as prop
-from mqttd.codec.packets import Subscription
+from mqttd.codec.packets import Properties, Subscription
 from mqttd.storage.database import StoreError
 from mqttd.storage.durability import OS, Durability
 from mqttd.storage.place import alone
@@ -62,6 +62,7 @@ class Worker:
         directory: Path,
         prepare: Callable[[Broker], object] = lambda broker: None,
         min_free: int = 0,
+        max_bytes: int = 0,
     ) -> None:
         directory.mkdir(exist_ok=True)
         self.reactor = Reactor()
@@ -72,6 +73,7 @@ class Worker:
             self.reactor,
             Durability(OS, {}),
             lambda event, fields: None,
+            max_bytes=max_bytes,
             min_free=min_free,
         )
         self.store.open(self.node.broker)
@@ -89,8 +91,9 @@ class Worker:
 
         until(written, "the writer")
 
-    def away(self, client_id: str, topic: str) -> None:
-        self.node.connect(client_id, 5, False, properties={prop.SESSION_EXPIRY_INTERVAL: 1000})
+    def away(self, client_id: str, topic: str, username: str | None = None) -> None:
+        properties: Properties = {prop.SESSION_EXPIRY_INTERVAL: 1000}
+        self.node.connect(client_id, 5, False, properties=properties, username=username)
         self.settle()
         session = self.node.session(client_id)
         assert session is not None
