@@ -34,14 +34,17 @@ __all__ = ["api_of", "cluster_of", "from_workers", "join", "kept", "listen"]
 
 def from_workers(data_dir: str, log: Logger) -> None:
     """Take over the sessions of a broker that had workers; raises StartError."""
-    from mqttd.workers.resharding import reshard
+    from mqttd.workers.resharding import LEFT, reshard
 
+    left: list[str] = []
     try:
-        moved = reshard(data_dir, 1)
+        moved = reshard(data_dir, 1, left)
     except StoreError as error:
         raise StartError(f"node.workers = 1: {error}") from None
     if moved >= 0:
         log.info("{moved} sessions moved from workers", moved=moved)
+    for what in left:
+        log.error(LEFT, what=what)
 
 
 def cluster_of(config: Config, reactor: Any) -> Cluster | None:

@@ -44,7 +44,10 @@ from mqttd.workers.mesh import UNDER_WAY, left_in
 from mqttd.workers.place import worker_of
 from mqttd.workers.underway import UnderWay
 
-__all__ = ["data_of", "lines_of", "reshard", "stores_of"]
+__all__ = ["LEFT", "data_of", "lines_of", "reshard", "stores_of"]
+
+#: What is logged of each damaged part of a store that was taken apart.
+LEFT: Final = "damaged, it stays in the old store, which is kept as store.db.before: {what}"
 
 _WORKER: Final = re.compile(r"worker-([1-9]\d?)\Z")
 _STORE: Final = "store.db"
@@ -61,11 +64,12 @@ def data_of(data_dir: str, number: int, count: int) -> str:
     return data_dir if count == 1 else os.path.join(data_dir, f"worker-{number}")
 
 
-def reshard(data_dir: str, count: int) -> int:
+def reshard(data_dir: str, count: int, left: list[str] | None = None) -> int:
     """Have the stores below `data_dir` be those of `count` workers; how many sessions have moved.
 
     -1 if they are already, or there are none. Call it with the directory locked. Raises StoreError
-    for one that cannot be read, and OSError; then nothing has changed.
+    for one that cannot be read, and OSError; then nothing has changed. left: gets the names of rows
+    and records that are damaged and stay in the old stores.
     """
     _carry(data_dir, count)
     if not _is_of(data_dir, count):
@@ -77,7 +81,7 @@ def reshard(data_dir: str, count: int) -> int:
         if not before or set(before) <= set(wanted) and _is_of(data_dir, count):
             _write_count(data_dir, count)
             return -1
-        moved = _make(data_dir, before, count)
+        moved = _make(data_dir, before, count, left)
     else:
         moved = 0
     _put_in_place(data_dir, made)
@@ -152,7 +156,7 @@ def _write_count(data_dir: str, count: int) -> None:
     os.replace(f"{path}.new", path)
 
 
-def _make(data_dir: str, before: Sequence[str], count: int) -> int:
+def _make(data_dir: str, before: Sequence[str], count: int, left: list[str] | None) -> int:
     """Make the new stores beside the old ones; how many sessions are in them."""
     making = os.path.join(data_dir, "resharded.making")
     shutil.rmtree(making, ignore_errors=True)
@@ -160,7 +164,8 @@ def _make(data_dir: str, before: Sequence[str], count: int) -> int:
     sessions = 0
     for number in range(1, count + 1):
         path = os.path.join(making, f"{number}.db")
-        sessions += import_lines(path, lines_of(before, number, count))["session"]
+        told = left if number == 1 else None  # each reads all of them
+        sessions += import_lines(path, lines_of(before, number, count, left=told))["session"]
     with open(os.path.join(making, "count"), "w", encoding="ascii") as file:
         file.write(f"{count}\n")
         file.flush()

@@ -35,7 +35,7 @@ from mqttd.workers.front import Front
 from mqttd.workers.place import count_of
 from mqttd.workers.process import WorkerProcess
 from mqttd.workers.processes import Processes
-from mqttd.workers.resharding import data_of, reshard
+from mqttd.workers.resharding import LEFT, data_of, reshard
 
 __all__ = ["WorkersService"]
 
@@ -64,14 +64,17 @@ class WorkersService(Processes):
         self._down: list[tuple[int, str]] = []
 
     def _reshard(self, data_dir: str) -> None:
+        left: list[str] = []
         try:
-            moved = reshard(data_dir, self.count)
+            moved = reshard(data_dir, self.count, left)
         except StoreError as error:
             raise StartError(f"node.workers = {self.count}: {error}") from None
         if moved >= 0:
             self.log.info(
                 "{moved} sessions moved to {count} workers", moved=moved, count=self.count
             )
+        for what in left:
+            self.log.error(LEFT, what=what)
         for number in range(1, self.count + 1):
             os.makedirs(self.data_of(number), mode=0o700, exist_ok=True)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from twisted.logger import LogEvent, Logger, LogLevel, formatEvent
 
 from mqttd.broker.retained.retained import Retained
 from mqttd.codec import properties as prop
@@ -16,7 +17,8 @@ from mqttd.codec.packets import Publish
 from mqttd.codec.parser import Parser
 from mqttd.codec.serializer import serialize
 from mqttd.mesh.frames import ABOUT, FOLLOWS, MEMBER, frame, packed
-from mqttd.storage.database import StoreError
+from mqttd.others import from_workers
+from mqttd.storage.database import StoreError, connect
 from mqttd.storage.entries import dump_retained
 from mqttd.storage.lines import (
     VERSION,
@@ -244,6 +246,33 @@ def test_a_store_that_cannot_be_read_is_told_and_stays(tmp_path: Path) -> None:
     with pytest.raises(StoreError):
         reshard(str(tmp_path), 2)
     assert (tmp_path / "store.db").read_bytes() == b"no store"
+
+
+def test_what_is_damaged_is_told_once_and_stays(tmp_path: Path) -> None:
+    """It was passed over without a word, and the file that it is in goes with the next change."""
+    fill(tmp_path)
+    path = str(tmp_path / "store.db")
+    base = connect(path)
+    base.execute("UPDATE block SET words = zeroblob(16) WHERE id = (SELECT max(id) FROM block)")
+    base.close()
+    left: list[str] = []
+    assert reshard(str(tmp_path), 3, left) == len(CLIENTS)
+    assert left == [f"{path}: block 1: its words are damaged"]
+    assert reshard(str(tmp_path), 1, left) == len(CLIENTS)
+    assert len(left) == 1
+
+
+def test_what_is_damaged_is_logged_when_a_broker_starts(tmp_path: Path) -> None:
+    fill(tmp_path)
+    reshard(str(tmp_path), 2)
+    base = connect(str(tmp_path / "worker-1/store.db"))
+    base.execute("UPDATE block SET words = zeroblob(16)")
+    base.close()
+    events: list[LogEvent] = []
+    from_workers(str(tmp_path), Logger(observer=events.append))
+    told = [formatEvent(event) for event in events if event["log_level"] is LogLevel.error]
+    assert len(told) == 1
+    assert "worker-1/store.db: block 1" in told[0] and "store.db.before" in told[0]
 
 
 def test_roles_and_bans_in_files_are_the_first_worker_s(tmp_path: Path) -> None:
