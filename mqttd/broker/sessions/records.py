@@ -306,8 +306,12 @@ def queue_more(broker: Publishing, session: Session, packets: Sequence[bytes], l
 def _queue(broker: Publishing, session: Session, delivery: Delivery) -> None:
     if delivery.expires_at and delivery.expires_at <= broker.now:
         session.drop(delivery, "expired")  # on its way
-    else:
-        session.enqueue(delivery)
+        return
+    account = broker.account
+    most = account.most_kept
+    account.most_kept = -1  # it was acknowledged where it comes from
+    session.enqueue(delivery)
+    account.most_kept = most
 
 
 def _read(

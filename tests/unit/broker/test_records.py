@@ -195,6 +195,28 @@ def test_what_expires_while_a_session_moves_is_counted(expiry: int, leaves: str)
     assert there.broker.sessions["reader"].held() == 1
 
 
+def test_what_comes_along_is_held_to_no_share_of_the_store(tmp_path: Path) -> None:
+    """It was acknowledged where it comes from: what comes later may be too much."""
+    here, there = MemoryBroker(), make(tmp_path)
+    client = here.connect("reader", 5, False, properties=EXPIRES)
+    client.send(Subscribe(1, [Subscription("t", 1)]))
+    client.drop()
+    writer = here.connect("writer", 5)
+    writer.send(*(Publish("t", b"x", 1, packet_id=n) for n in range(1, 6)))
+    state = here.broker.registry.hand_over("reader", 2)
+    assert state is not None
+    broker = there.node.broker
+    broker.account.most_kept = 10
+    broker.registry.keep("reader", 2, state)
+    assert broker.sessions["reader"].held() == 5
+    writer = there.node.connect("writer", 5)
+    writer.send(Publish("t", b"x", 1, packet_id=1))
+    there.settle()
+    assert broker.sessions["reader"].held() == 5
+    assert broker.metrics.dropped_store_share == 1
+    there.base.close()
+
+
 @pytest.mark.parametrize("away", [False, True])
 def test_hooks_hear_once_of_a_session_that_another_process_takes_over(away: bool) -> None:
     node = MemoryBroker()
