@@ -94,6 +94,8 @@ class Troubles(threading.Thread):
 
     def _disk(self) -> None:
         pid = self._pid()
+        if not pid:
+            return  # 0 would be this process, and the driver that it starts had the limit
         found = [one.stat().st_size for one in self._folder.glob("data/events/*/*.events")]
         most = max(found, default=0) + self._chance.randrange(1, 20_000)
         try:
