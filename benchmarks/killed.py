@@ -150,6 +150,7 @@ class Run:
         self._mqttd = Mqttd()
         self._port = quiet_port()
         self._broker: subprocess.Popen[bytes] | None = None
+        self._listening: subprocess.Popen[bytes] | None = None
         self._driver: subprocess.Popen[bytes] | None = None
         self._since = 0
         self._again = (0, "")
@@ -191,6 +192,7 @@ class Run:
         while True:
             said = log.read_bytes()[seen:].decode("utf-8", "replace")
             if self._mqttd.ready_port(said, self._port):
+                self._listening = self._broker
                 return self._port
             if self._broker.poll() is not None or time.monotonic() > deadline:
                 raise StartError(f"the broker does not start:\n{said[-2000:]}")
@@ -198,9 +200,11 @@ class Run:
 
     @property
     def broker_pid(self) -> int:
-        """Its process; 0 for none."""
+        """Its process; 0 for none, or one that does not listen yet."""
         broker = self._broker
-        return 0 if broker is None or broker.poll() is not None else broker.pid
+        if broker is None or broker.poll() is not None or broker is not self._listening:
+            return 0
+        return broker.pid
 
     def kill_broker(self) -> None:
         """kill -9."""
