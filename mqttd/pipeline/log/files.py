@@ -39,7 +39,6 @@ __all__ = [
     "Damaged",
     "aside",
     "base_of",
-    "closed_at",
     "create_log",
     "log_id_at",
     "nodes_in",
@@ -288,18 +287,13 @@ def _read_plain(name: str, most: int) -> bytes:
         os.close(fd)
 
 
-def closed_at(folder: str) -> int:
-    """How far a node's writer had come when it was closed; -1: it was not, or nobody can tell."""
-    return _noted(folder, "end")
-
-
 def first_kept(folder: str, base: int) -> int:
     """The first event that retention has left of a node whose first segment begins with `base`.
 
     Segments are looked for first: what retention deletes it notes before. Older writers noted
     nothing: then it is `base`.
     """
-    noted = _noted(folder, "deleted") if base else base
+    noted = _deleted(folder) if base else base
     return min(base, noted) if noted >= 0 else base
 
 
@@ -311,16 +305,16 @@ def note_deleted(folder: str, offset: int) -> None:
     fd = os.open(os.path.join(folder, LOCK), os.O_RDWR | os.O_CREAT, 0o640)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if _noted(folder, "deleted") >= 0:
+        if _deleted(folder) >= 0:
             name = os.path.join(folder, STATE_FILE)
             write_json(name, {**read_json(name), "deleted": offset})
     finally:
         os.close(fd)
 
 
-def _noted(folder: str, key: str) -> int:
+def _deleted(folder: str) -> int:
     try:
-        return int(read_json(os.path.join(folder, STATE_FILE)).get(key, -1))
+        return int(read_json(os.path.join(folder, STATE_FILE)).get("deleted", -1))
     except (OSError, ValueError, TypeError):
         return -1
 

@@ -40,12 +40,12 @@ from mqttd.pipeline.log.decode import decode_block, part_of
 from mqttd.pipeline.log.files import (
     LOG_FILE,
     base_of,
-    closed_at,
     first_kept,
     log_id_at,
     nodes_in,
 )
 from mqttd.pipeline.log.groups import commit_group
+from mqttd.pipeline.log.recovery import written_to
 from mqttd.pipeline.log.scan import Harm, walk
 from mqttd.pipeline.log.schema import Event
 from mqttd.pipeline.log.segments import Folder
@@ -183,8 +183,8 @@ class LogReader:
     def bounds(self) -> dict[str, Bounds]:
         """Node -> what is there of it now; looks at the directory again.
 
-        What was there when the writer was closed counts, and what retention has not deleted: where
-        the end or the begin is gone, that is a loss.
+        What the writer had written counts, and what retention has not deleted: where the end or the
+        begin is gone, that is a loss.
         """
         if log_id_at(self.path) != self.log_id:
             raise DataLoss(f"{self.path}: the log was made anew while it was read")
@@ -192,11 +192,11 @@ class LogReader:
         known = {node for node, folder in self._nodes.items() if folder.segments}
         for node in nodes_in(self.path, known):
             folder = os.path.join(self.path, node)
-            closed = closed_at(folder)  # before it is written again
+            written = written_to(folder)  # before it is written on
             segments = self._folder(node).refresh()
             if segments:
                 earliest = first_kept(folder, base_of(segments[0].name))
-                found[node] = Bounds(earliest, max(segments[-1].end, closed))
+                found[node] = Bounds(earliest, max(segments[-1].end, written))
         return found
 
     def _folder(self, node: str) -> Folder:

@@ -20,10 +20,19 @@ import zlib
 from typing import Final, NamedTuple
 
 from mqttd.pipeline.log.blocks import FLAG_DAMAGE, Block, encode_gap
-from mqttd.pipeline.log.files import aside, base_of, sync_directory
+from mqttd.pipeline.log.files import LOCK, STATE_FILE, aside, base_of, read_json, sync_directory
 from mqttd.pipeline.log.scan import Harm, walk
 
-__all__ = ["GIVEN", "Found", "examine", "read_mark", "repair", "write_mark"]
+__all__ = [
+    "GIVEN",
+    "Found",
+    "boot_id",
+    "examine",
+    "read_mark",
+    "repair",
+    "write_mark",
+    "written_to",
+]
 
 _MARK_SIZE: Final = 29
 #: Where in the file lock it stands up to which offset events had come, when a stop could not write
@@ -123,3 +132,33 @@ def read_mark(fd: int, place: int = 0) -> int | None:
     if len(data) < _MARK_SIZE or not text.isdigit() or data[21:] != b"%08x" % zlib.crc32(text):
         return None
     return int(text)
+
+
+def boot_id() -> str:
+    """A text that differs after each start of the machine; empty where there is none."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def written_to(folder: str) -> int:
+    """How far a node is written for certain: up to its close, else its mark; -1: nobody can tell.
+
+    A mark of another start of the machine, or of another machine, tells nothing: that one may have
+    lost what was behind it.
+    """
+    try:
+        state = read_json(os.path.join(folder, STATE_FILE))
+        closed = int(state.get("end", -1))
+        if closed >= 0 or not (boot := boot_id()) or state.get("boot") != boot:
+            return closed
+        fd = os.open(os.path.join(folder, LOCK), os.O_RDONLY)
+    except (OSError, ValueError, TypeError):
+        return -1
+    try:
+        mark = read_mark(fd)
+    finally:
+        os.close(fd)
+    return -1 if mark is None else mark

@@ -54,10 +54,18 @@ from mqttd.pipeline.log.files import (
 )
 from mqttd.pipeline.log.groups import readers
 from mqttd.pipeline.log.merge import Held, held_by
-from mqttd.pipeline.log.recovery import GIVEN, Found, examine, read_mark, repair, write_mark
+from mqttd.pipeline.log.recovery import (
+    GIVEN,
+    Found,
+    boot_id,
+    examine,
+    read_mark,
+    repair,
+    write_mark,
+)
 from mqttd.pipeline.log.retention import Retention, delete_expired
 
-__all__ = ["RESERVE", "Encoded", "Writer", "boot_id"]
+__all__ = ["RESERVE", "Encoded", "Writer"]
 
 #: Offsets reserved at a time.
 RESERVE: Final = 1 << 20
@@ -100,21 +108,12 @@ class Encoded(NamedTuple):
         return len(self.data) + sum(map(len, self.more))
 
 
-def boot_id() -> str:
-    """A text that differs after each start of the machine; empty where there is none."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
-
-
 class Writer:
     """The log of `node` below `path`, opened for writing; one writer at a time.
 
     segment_bytes, segment_seconds: a segment is closed when it has one of them, or `MOST_BLOCKS`.
     fsync: every `write` waits until the disk has it.
-    boot: see `boot_id`; clock: seconds since 1970.
+    boot: see `recovery.boot_id`; clock: seconds since 1970.
 
     Raises OSError if the directory cannot be used, BlockingIOError if another process writes
     there, ValueError for files of a format that this program does not know: they stay as they are.

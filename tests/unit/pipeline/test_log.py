@@ -123,9 +123,9 @@ def test_what_was_written_beyond_what_is_noted_is_no_stranger(tmp_path: Path) ->
 # -- torn tails, and damage (fuzz/event_log.py does this and much more at random)
 
 
-def killed(path: Path, blocks: int = 5) -> list[int]:
+def killed(path: Path, blocks: int = 5, boot: str | None = "monday") -> list[int]:
     """The log of a writer that was killed; where its blocks end."""
-    writer = Writer(str(path), NODE, boot="monday")
+    writer = Writer(str(path), NODE, boot=boot)
     ends = [0]
     for _ in range(blocks):
         fill(writer, 1)
@@ -227,6 +227,35 @@ def test_who_reads_a_log_whose_end_is_gone_is_told(tmp_path: Path, left: int) ->
     *there, gap = events(log, NODE, 0, 50, whole=False)
     assert offsets(there) == list(range(10 * left))
     assert (gap.event, gap.seq, gap.lost) == ("log.gap", 10 * left, 50 - 10 * left)
+
+
+@pytest.mark.parametrize("harm", ["flipped", "cut", "gone"])
+def test_who_reads_the_log_of_a_writer_that_was_killed_is_told_too(
+    tmp_path: Path, harm: str
+) -> None:
+    """What it had written stands in its mark, though no block follows what is harmed."""
+    ends = killed(tmp_path, boot=None)
+    if harm == "flipped":
+        data = bytearray(segment(tmp_path).read_bytes())
+        data[ends[4] + 100] ^= 4
+        segment(tmp_path).write_bytes(data)
+    else:
+        os.truncate(segment(tmp_path), ends[4] + (30 if harm == "cut" else 0))
+    log = LogReader(str(tmp_path))
+    assert log.bounds()[NODE] == (0, 50)
+    with pytest.raises(DataLoss, match=r"events 40 to 49 .*10 events"):
+        all_events(log)
+    *there, gap = events(log, NODE, 0, 50, whole=False)
+    assert offsets(there) == list(range(40))
+    assert (gap.event, gap.seq, gap.lost) == ("log.gap", 40, 10)
+    Writer(str(tmp_path), NODE).close()  # which puts a gap there
+    assert offsets(all_events(LogReader(str(tmp_path))))[:41] == list(range(41))
+
+
+def test_what_a_machine_that_stopped_has_lost_is_no_loss_to_a_reader(tmp_path: Path) -> None:
+    ends = killed(tmp_path)  # at another start of the machine
+    os.truncate(segment(tmp_path), ends[4])
+    assert LogReader(str(tmp_path)).bounds()[NODE] == (0, 40)
 
 
 @pytest.mark.parametrize("file", ["state.json", "lock"])
