@@ -173,7 +173,7 @@ class LogReader:
         self.path = path
         try:
             self.log_id = log_id_at(path)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise FileNotFoundError(
                 f"{path}: no event log here (no {LOG_FILE}); expected the directory the broker's"
                 " spark plugin writes to, such as data/events"

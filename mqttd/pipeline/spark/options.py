@@ -21,7 +21,15 @@ from mqttd.pipeline.log.files import NAME
 from mqttd.pipeline.log.pull import parse_url
 from mqttd.pipeline.log.schema import COLUMNS, EVENTS, GAP
 
-__all__ = ["READ_OPTIONS", "Options", "Position", "meant", "read_options", "schema_of"]
+__all__ = [
+    "READ_OPTIONS",
+    "Options",
+    "Position",
+    "local",
+    "meant",
+    "read_options",
+    "schema_of",
+]
 
 #: Where to begin or end: "earliest", "latest", {node: offset} (-2 earliest, -1 latest), or µs.
 Position = str | dict[str, int] | int
@@ -203,8 +211,7 @@ def read_options(given: Mapping[str, str], cores: int = CORES) -> Options:
         raise ValueError("mqttd: options cluster and etcd go together: the name, and who knows it")
     if not all(re.fullmatch(r"https?://[^/\s]+", one) for one in etcd):
         raise _wrong("etcd", options["etcd"], "http://host:2379 or https://host:2379")
-    if path and not all(one.strip() for one in path.split(";")):
-        raise _wrong("path", path, "a directory, or several with one semicolon between two")
+    path = _path(path or "")
     if url and not all(_is_url(one.strip()) for one in re.split("[,;]", url)):
         raise _wrong("url", url, "http://host:port or https://host:port")
     ca_file = options.get("caFile") or None
@@ -226,7 +233,7 @@ def read_options(given: Mapping[str, str], cores: int = CORES) -> Options:
     return Options(
         path=path or None,
         url=url or None,
-        token=options.get("token", ""),
+        token=_token(options.get("token", "")),
         ca_file=ca_file,
         archive=options.get("archive") or None,
         filters=_filters(options.get("subscribe")),
@@ -252,6 +259,34 @@ def read_options(given: Mapping[str, str], cores: int = CORES) -> Options:
         starting_as=said.get("startingOffsets", "startingOffsets"),
         ending_as=said.get("endingOffsets", "endingOffsets"),
     )
+
+
+def local(path: str) -> str:
+    """The directory that a path of Spark's names: ``file:///srv/events`` is ``/srv/events``."""
+    return re.sub("^file:(//)?(?=/)", "", path.strip())
+
+
+def _path(text: str) -> str:
+    found = [local(one) for one in text.split(";")]
+    if text and not all(found):
+        raise _wrong("path", text, "a directory, or several with one semicolon between two")
+    for one in found:
+        if re.match("https?://", one, re.IGNORECASE):
+            raise _wrong("path", text, "a directory; a broker is read by the option url")
+        if re.match("[a-z][a-z0-9+.-]+:/", one, re.IGNORECASE):
+            raise _wrong("path", text, "a directory that the system can open, such as /srv/events;"
+                         " an archive is read by the option archive beside it")  # fmt: skip
+    return ";".join(found)
+
+
+def _token(text: str) -> str:
+    """The token in `text`, of which a file is often read to its end of line; never told."""
+    if not re.fullmatch("[!-~]*", token := text.strip()):
+        raise ValueError(
+            "mqttd: option token: expected one line of the broker's pull_token_file, without"
+            " blanks and accents"
+        )
+    return token
 
 
 def _hint(name: str) -> str:

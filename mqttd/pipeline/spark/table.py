@@ -11,7 +11,6 @@ token is not taken.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import unquote
@@ -32,7 +31,7 @@ from pyspark.sql.types import (
 )
 
 from mqttd.pipeline.log.schema import COLUMNS
-from mqttd.pipeline.spark.options import KEYS, Options, meant, schema_of
+from mqttd.pipeline.spark.options import KEYS, Options, local, meant, schema_of
 
 __all__ = ["given", "kept"]
 
@@ -97,7 +96,7 @@ def _of_creation(own: dict[str, str]) -> dict[str, str]:
         if name not in _CATALOG and not name.startswith("option.")
     }
     if "path" in found:
-        found["path"] = unquote(re.sub("^file:(//)?(?=/)", "", found["path"]))
+        found["path"] = unquote(local(found["path"]))
     return found
 
 

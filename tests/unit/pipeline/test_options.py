@@ -14,6 +14,32 @@ from mqttd.pipeline.spark.sink_options import read_sink_options
 from mqttd.pipeline.spark.table import given, kept
 
 
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("file:///srv/a", "/srv/a"),
+        ("file:/srv/a; /srv/b", "/srv/a;/srv/b"),
+        ("data/file:x", "data/file:x"),
+    ],
+)
+def test_a_path_may_be_a_uri_as_all_paths_of_sparks_may(text: str, path: str) -> None:
+    assert read_options({"path": text}).path == path
+
+
+def test_a_token_is_taken_without_the_end_of_its_line() -> None:
+    """Who reads a file of tokens gets it with one."""
+    assert (
+        read_options({"url": "http://a", "token": " s3cret-of-spark\n"}).token == "s3cret-of-spark"
+    )
+
+
+@pytest.mark.parametrize("token", ["one-of-two\nlines", "a blank", "schlüssel"])
+def test_a_token_that_is_none_is_not_told(token: str) -> None:
+    with pytest.raises(ValueError, match="option token: expected one line of") as caught:
+        read_options({"url": "http://a", "token": token})
+    assert token not in str(caught.value)
+
+
 def test_a_path_is_enough() -> None:
     options = read_options({"path": "data/events"})
     assert options.fail_on_data_loss and options.gaps and options.codes is None
@@ -116,6 +142,9 @@ def test_positions(text: str, position: object) -> None:
         ({"path": ";"}, "option path = ';': expected a directory, or several"),
         ({"path": "/srv/a; "}, "option path = '/srv/a; ': expected"),
         ({"path": "a;;b"}, "option path = 'a;;b': expected"),
+        ({"path": "hdfs://a/b"}, "option path = 'hdfs://a/b': .* by the option archive beside"),
+        ({"path": "dbfs:/a"}, "option path = 'dbfs:/a': expected a directory that the system"),
+        ({"path": "https://a:1"}, "option path = 'https://a:1': .* by the option url"),
         ({"url": "http://a;"}, "option url = 'http://a;': expected http"),
         ({"url": "http://a", "caFile": "ca"}, "option caFile = 'ca': expected a url with https"),
         ({"path": "a", "caFile": "ca"}, "option caFile = 'ca': expected a url with https"),

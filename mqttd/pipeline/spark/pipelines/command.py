@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from mqttd.pipeline.log.many import parts
 from mqttd.pipeline.log.reader import LogReader
+from mqttd.pipeline.spark.options import local
 from mqttd.pipeline.spark.pipelines import NAMES
 from mqttd.pipeline.spark.sessions import NoJava, check_java, register, session
 
@@ -113,7 +114,7 @@ def start(options: argparse.Namespace) -> Any:
     Raises OSError or ValueError for a path where no log is, before Spark starts.
     """
     check_java()
-    for path in parts(options.path or ""):
+    for path in _paths(options):
         LogReader(path)
     conf = {"spark__sql__session__timeZone": "UTC"}
     master, level = options.master, "ERROR"
@@ -148,9 +149,13 @@ def table(spark: Any, options: argparse.Namespace, events: str, **more: str) -> 
     return _configured(reader, options).load()
 
 
+def _paths(options: argparse.Namespace) -> list[str]:
+    return [local(one) for one in parts(options.path or "")]
+
+
 def _configured(reader: Any, options: argparse.Namespace) -> Any:
     if options.path:
-        reader = reader.option("path", ";".join(map(os.path.abspath, parts(options.path))))
+        reader = reader.option("path", ";".join(map(os.path.abspath, _paths(options))))
     else:
         token = os.environ.get(TOKEN, "")
         if options.token_file:
