@@ -70,7 +70,12 @@ def plan(log: EventLog, node: str, start: int, end: int, options: Options) -> li
 
     :raises DataLoss: the range is not whole, and `options` say that this is an error.
     """
-    blocks = log.blocks(node, start, end, options.fail_on_data_loss)
+    try:
+        blocks = log.blocks(node, start, end, options.fail_on_data_loss)
+    except DataLoss as error:
+        if not options.fail_on_data_loss:
+            raise
+        raise DataLoss(f"mqttd: {error}. {_ADVICE}") from None
     tasks = []
     if options.fail_on_data_loss:
         for block in blocks:
