@@ -54,6 +54,7 @@ PAUSE: Final = 10.0
 
 #: Answers of a broker that starts or stops, or of a proxy before it.
 _AWAY: Final = frozenset((502, 503, 504))
+_NO_ENDPOINT: Final = "; there is no pull endpoint ([admin.tcp] of the broker says where it is)"
 
 
 class PullError(Exception):
@@ -193,11 +194,17 @@ class PullReader:
 
     def bounds(self) -> dict[str, Bounds]:
         """Node -> what is there of it now."""
-        answer = json.loads(self._get("bounds"))
-        if self.log_id and answer["log"] != self.log_id:
+        data = self._get("bounds")
+        try:
+            answer = json.loads(data)
+            log_id = str(answer["log"])
+            found = {node: Bounds(*pair) for node, pair in sorted(answer["nodes"].items())}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise PullError(f"{self.url}: an answer, but not of a broker{_NO_ENDPOINT}") from None
+        if self.log_id and log_id != self.log_id:
             raise DataLoss(f"{self.url}: the log was made anew while it was read")
-        self.log_id = answer["log"]
-        return {node: Bounds(*pair) for node, pair in sorted(answer["nodes"].items())}
+        self.log_id = log_id
+        return found
 
     def blocks(self, node: str, start: int, end: int, whole: bool = True) -> list[Block]:
         """The blocks with an event in [start, end); asked for some thousands at a time."""
@@ -365,6 +372,8 @@ class PullReader:
             text = str(json.loads(data)["detail"])
         except (ValueError, KeyError, TypeError):
             text = f"HTTP status {status}"
+            if status == 404 and self._addresses[0].path == PATH:
+                text += _NO_ENDPOINT
         if status == 410:
             return DataLoss(text)
         if status == 401:
@@ -384,7 +393,7 @@ def _other_scheme(error: Exception, tls: bool, connected: bool) -> str:
     if tls and not connected and isinstance(error, TimeoutError) and "handshake" in str(error):
         return " (it does not answer TLS; is it spoken there, or is it http://?)"
     if not tls and isinstance(error, http.client.RemoteDisconnected):
-        return " (is TLS spoken there: https://?)"
+        return " (is that the port of [admin.tcp], and is TLS spoken there: https://?)"
     return ""
 
 

@@ -263,6 +263,24 @@ def test_a_group_is_told_by_url_too(tmp_path: Path, broker: Broker) -> None:
     assert groups(str(tmp_path))["etl"]["stopped"]
 
 
+@pytest.mark.parametrize("answer", [b"<html>", b"[]", b'{"status": "ok"}', b'{"log": "a"}'])
+def test_what_answers_and_is_no_pull_endpoint_is_told(
+    monkeypatch: pytest.MonkeyPatch, answer: bytes
+) -> None:
+    """The port of another HTTP server: it gave an error of the module json."""
+    monkeypatch.setattr(PullReader, "_once", lambda *_: answer)
+    with pytest.raises(PullError, match=r"^http://a:1: an answer, .*\[admin\.tcp\]"):
+        PullReader("http://a:1")
+
+
+def test_an_address_without_a_pull_endpoint_is_told(broker: Broker) -> None:
+    reader = broker.reader()
+    reader._known = False
+    assert "there is no pull endpoint ([admin.tcp]" in str(reader._refused(404, b"Not found"))
+    told = str(reader._refused(404, b'{"detail": "plugin \'spark\' is not loaded"}'))
+    assert told == "http://a:1: plugin 'spark' is not loaded"
+
+
 @pytest.mark.parametrize(
     "url, error, hint",
     [
