@@ -306,6 +306,7 @@ def _kind(one: Any) -> str:
     if one.name not in COLUMNS:
         raise ValueError(
             f"mqttd: the schema has a column {one.name!r}; there are {', '.join(COLUMNS)}."
-            " Give columns by the option columns, not by schema()"
+            " Give columns by the option columns, not by schema(); a table that has one more by"
+            " ALTER TABLE is to be dropped and created again, which leaves the log as it is"
         )
     return COLUMNS[one.name][0]

@@ -485,6 +485,13 @@ def test_one_row_stands_for_a_hole_however_small_batches_are(
     assert [one["seq"] for one in found if one["event"] != "log.gap"] == wanted
 
 
+def test_a_column_that_no_log_has_is_told(tmp_path: Path) -> None:
+    """Spark lets ALTER TABLE add one, and users give Kafka's by schema()."""
+    more = StructType([*schema(("seq", "topic")).fields, StructField("value", StringType())])
+    with pytest.raises(ValueError, match="a column 'value'; there are seq.*dropped and created"):
+        BatchReader(read_options({"path": str(tmp_path)}), more)
+
+
 @pytest.mark.parametrize("deleted", [False, True], ids=["", "behind what retention took"])
 def test_a_begin_that_retention_has_not_deleted_is_a_hole(tmp_path: Path, deleted: bool) -> None:
     """It read like retention: a batch gave fewer rows without a word."""
