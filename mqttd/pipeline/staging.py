@@ -158,7 +158,8 @@ class Staging:
         if action.kind == ACTION_PUBLISH:
             allowed = topic.startswith(PREFIX)
         else:
-            allowed = topic == REPLY + client.client_id
+            # A client may be called `+`: the name of a topic is no filter for those of others.
+            allowed = topic == REPLY + client.client_id and not ("+" in topic or "#" in topic)
         return STOP(Verdict.ALLOW if allowed else Verdict.DENY)
 
     # -- requests

@@ -175,6 +175,11 @@ def test_nobody_hears_what_others_stage(node: Node) -> None:
     eve = node.connect("eve")
     for topic_filter in ("$mqttd/#", "$mqttd/stage/#", "$mqttd/reply/task", "$mqttd/reply/+"):
         assert eve.subscribe(topic_filter)[0] >= 0x80
+    # Who is called like a filter hears no more.
+    for name in ("+", "#"):
+        pattern = node.connect(name)
+        for share in ("", "$share/g/"):
+            assert pattern.subscribe(f"{share}$mqttd/reply/{name}")[0] >= 0x80
     node.task().put("a", b"1")
     assert not eve.messages()
     assert b"$mqttd" not in b"".join(node.logged())
