@@ -93,7 +93,7 @@ def stages_of(payload: bytes) -> dict[str, int]:
     """Stages and how many chunks each has; raises StageError."""
     try:
         found = json.loads(payload)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict) or not all(
         NAME.match(name) and type(count) is int and count > 0 for name, count in found.items()

@@ -13,8 +13,8 @@ A task that runs on after its batch has failed finds the door shut: what it puts
 that is given up is closed for good. Of a stream the tasks of a run name their stages ``RUN_STAGE``:
 where a batch fails its run is over; where another run begins, what the one before has staged goes.
 
-Promise: at most `limit` bytes of rows, `MOST_QUERIES` queries; what is never released goes after
-a while.
+Promise: at most `limit` bytes of rows with what it takes to keep them, of one user no more than is
+left free behind it; `MOST_QUERIES` queries; what is never released goes after a while.
 """
 
 from __future__ import annotations
@@ -28,12 +28,15 @@ from typing import Any, Final
 
 __all__ = ["MOST_QUERIES", "Batch", "StageError", "StageStore"]
 
-#: Queries whose last batch is remembered; the one that was heard of longest ago goes.
+#: Queries whose last batch is remembered; of the user who has most of them, the one that was heard
+#: of longest ago goes.
 MOST_QUERIES: Final = 10_000
 #: Writes and runs that are over, of which it is remembered that nothing more is taken.
 MOST_OVER: Final = 1_000
 #: Between the run and the rest of a stage's name.
 OF_RUN: Final = "_"
+#: What a chunk takes in the file beside its rows and its names, which are there twice.
+CHUNK: Final = 128
 
 _SCHEMA: Final = """
 PRAGMA journal_mode = WAL;
@@ -46,6 +49,15 @@ CREATE TABLE IF NOT EXISTS batches (
     rows INTEGER, node TEXT, position INTEGER, done INTEGER, at REAL, PRIMARY KEY (owner, query)
 );
 """
+#: What a chunk weighs.
+_WEIGHT: Final = f"""(length(data) + {CHUNK}
+    + 2 * (length(CAST(owner AS BLOB)) + length(CAST(query AS BLOB)) + length(CAST(stage AS BLOB))))
+"""
+
+
+def weight_of(owner: str, query: str, stage: str, data: bytes) -> int:
+    """What a chunk weighs."""
+    return len(data) + CHUNK + 2 * sum(len(name.encode()) for name in (owner, query, stage))
 
 
 class StageError(Exception):
@@ -74,7 +86,7 @@ _FIELDS: Final = "owner, query, batch, client_id, username, first_id, rows, node
 
 
 class StageStore:
-    """The file at `path`; `limit` is how many bytes of rows it may hold."""
+    """The file at `path`; `limit` is how much its chunks may weigh."""
 
     def __init__(self, path: str, limit: int, clock: Callable[[], float] = time.time) -> None:
         self.limit = limit
@@ -82,12 +94,13 @@ class StageStore:
         self._lock = threading.Lock()
         self._file = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         self._file.executescript(_SCHEMA)
-        found = self._file.execute("SELECT coalesce(sum(length(data)), 0) FROM chunks")
+        #: What the chunks of each owner weigh, and all of them.
+        self._held: dict[str, int] = {}
+        self.bytes: int = 0
+        self._count()
         #: (owner, query, run), the run is empty where the whole query is over; the oldest go first.
         self._over: dict[tuple[str, str, str], None] = {}
         self._runs: dict[tuple[str, str], str] = {}
-        #: Bytes of rows now.
-        self.bytes: int = found.fetchone()[0]
 
     def close(self) -> None:
         """Let go of the file."""
@@ -101,26 +114,29 @@ class StageStore:
         """
         with self._lock:
             self._admit(owner, query, stage)
-            if self.bytes + len(data) > self.limit:
-                raise StageError(
-                    f"no room: {self.bytes} bytes are staged, the limit (stage_bytes) is"
-                    f" {self.limit}"
-                )
             key = (owner, query, stage, chunk)
             there = self._file.execute(
-                "SELECT length(data), batch FROM chunks"
+                f"SELECT {_WEIGHT}, batch FROM chunks"
                 " WHERE owner = ? AND query = ? AND stage = ? AND chunk = ?",
                 key,
             ).fetchone()
             if there is not None and there[1] is not None:
                 raise StageError(f"stage {stage} was released already")
+            more = weight_of(owner, query, stage, data) - (there[0] if there is not None else 0)
+            held = self._held.get(owner, 0)
+            if held + more > self.limit - self.bytes - more:
+                raise StageError(
+                    f"no room: {self.bytes} bytes are staged, {held} of them by this user, who may"
+                    f" have as many as are left free; the limit (stage_bytes) is {self.limit}"
+                )
             # A crash of the process keeps it; the release waits for the disk.
             self._file.execute("PRAGMA synchronous = NORMAL")
             self._file.execute(
                 "INSERT OR REPLACE INTO chunks VALUES (?, ?, ?, ?, ?, ?, NULL, NULL, ?)",
                 (*key, rows, data, self._clock()),
             )
-            self.bytes += len(data) - (there[0] if there is not None else 0)
+            self._held[owner] = held + more
+            self.bytes += more
 
     def abort(self, owner: str, query: str, stages: list[str]) -> None:
         """Forget these stages, unless they were released.
@@ -137,14 +153,14 @@ class StageStore:
                 "DELETE FROM chunks WHERE owner = ? AND query = ? AND stage = ? AND batch IS NULL",
                 [(owner, query, stage) for stage in stages],
             )
-            self._count()
+            self._count(owner)
 
     def close_query(self, owner: str, query: str) -> None:
         """Forget what the query has staged, and take nothing more of it."""
         with self._lock:
             self._end(owner, query, "")
             self._drop_stages(owner, query)
-            self._count()
+            self._count(owner)
 
     def _admit(self, owner: str, query: str, stage: str) -> None:
         """Raise StageError if nothing is taken of this any more; what the run before left goes."""
@@ -169,7 +185,7 @@ class StageStore:
             " AND instr(stage, ?) > 0 AND substr(stage, 1, ?) != ?",
             (owner, query, OF_RUN, len(run) + 1, run + OF_RUN),
         )
-        self._count()
+        self._count(owner)
 
     def _end(self, owner: str, query: str, run: str) -> None:
         self._over[owner, query, run] = None
@@ -188,7 +204,7 @@ class StageStore:
             last = self._last(owner, query)
             if last is not None and last.batch >= asked.batch:
                 self._drop_stages(owner, query)
-                self._count()
+                self._count(owner)
                 return last, False
             if last is not None and not last.done:
                 raise StageError(f"batch {last.batch} of query {query} is still being published")
@@ -229,7 +245,7 @@ class StageStore:
                 if self._file.in_transaction:
                     self._file.execute("ROLLBACK")
                 raise
-            self._count()
+            self._count(owner)
             return made, True
 
     def chunks(self, batch: Batch) -> list[tuple[str, int, int]]:
@@ -271,7 +287,7 @@ class StageStore:
                 if self._file.in_transaction:
                     self._file.execute("ROLLBACK")
                 raise
-            self._count()
+            self._count(batch.owner)
 
     def last(self, owner: str, query: str) -> Batch | None:
         """The query's last batch."""
@@ -286,7 +302,7 @@ class StageStore:
                 self._file.execute(
                     f"DELETE FROM {table} WHERE owner = ? AND query = ? AND batch = ?", key
                 )
-            self._count()
+            self._count(batch.owner)
 
     def unfinished(self) -> list[Batch]:
         """Batches that were released and not published to the end."""
@@ -301,8 +317,10 @@ class StageStore:
                 "DELETE FROM chunks WHERE batch IS NULL AND at < ?", (self._clock() - seconds,)
             )
             self._file.execute(
-                "DELETE FROM batches WHERE done AND rowid NOT IN"
-                " (SELECT rowid FROM batches ORDER BY at DESC LIMIT ?)",
+                "DELETE FROM batches WHERE done AND rowid IN (SELECT id FROM"
+                " (SELECT rowid AS id, at, row_number() OVER"
+                " (PARTITION BY owner ORDER BY at DESC) AS place FROM batches)"
+                " ORDER BY place, at DESC LIMIT -1 OFFSET ?)",
                 (MOST_QUERIES,),
             )
             self._count()
@@ -338,9 +356,17 @@ class StageStore:
             "DELETE FROM chunks WHERE owner = ? AND query = ? AND batch IS NULL", (owner, query)
         )
 
-    def _count(self) -> None:
-        found = self._file.execute("SELECT coalesce(sum(length(data)), 0) FROM chunks")
-        self.bytes = found.fetchone()[0]
+    def _count(self, owner: str | None = None) -> None:
+        """Weigh what there is, of one user or of all."""
+        if owner is None:
+            every = f"SELECT owner, sum({_WEIGHT}) FROM chunks GROUP BY owner"
+            self._held = dict(self._file.execute(every).fetchall())
+        else:
+            own = f"SELECT coalesce(sum({_WEIGHT}), 0) FROM chunks WHERE owner = ?"
+            self._held[owner] = self._file.execute(own, (owner,)).fetchone()[0]
+            if not self._held[owner]:
+                del self._held[owner]
+        self.bytes = sum(self._held.values())
 
 
 def _batch(row: tuple[Any, ...]) -> Batch:

@@ -72,5 +72,5 @@ class SparkConfig(Struct, frozen=True, kw_only=True):
     #: Spark's sink may stage rows and release them as batches that are published once; how many
     #: bytes may wait for their release, and how long.
     stage: bool = True
-    stage_bytes: Annotated[int, Meta(ge=1 << 16)] = 256 << 20
+    stage_bytes: Annotated[int, Meta(ge=1 << 16)] = 512 << 20
     stage_seconds: Annotated[float, Meta(gt=0)] = 86400.0

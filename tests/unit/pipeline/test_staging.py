@@ -16,7 +16,7 @@ from mqttd.codec.packets import Publish, Subscription
 from mqttd.codec.properties import Properties
 from mqttd.codec.serializer import serialize
 from mqttd.pipeline.log.reader import LogReader, events
-from mqttd.pipeline.stage_store import Batch, StageError, StageStore
+from mqttd.pipeline.stage_store import Batch, StageError, StageStore, weight_of
 from mqttd.session.ground.message import Message
 from mqttd.testing import LoadedPlugin, MemoryBroker, MemoryClient
 from mqttd.types import OK, STOP
@@ -196,6 +196,7 @@ def test_nobody_hears_what_others_stage(node: Node) -> None:
         ("put/q/a/0", rows(*[b"1"] * 513)),
         ("release/q/0", b"no json"),
         ("release/q/0", b"[]"),
+        ("release/q/0", b"[" * 100_000),
         ("release/q/-1", b'{"a": 1}'),
         ("release/q", b'{"a": 1}'),
         ("other", b""),
@@ -207,7 +208,7 @@ def test_a_wrong_request_is_refused(node: Node, request_: str, payload: bytes) -
 
 
 def test_no_more_is_staged_than_there_is_room_for(tmp_path: Path) -> None:
-    node = Node(tmp_path, stage_bytes=1 << 16)
+    node = Node(tmp_path, stage_bytes=1 << 17)
     try:
         task = node.task()
         assert task.put("a", b"x" * 60_000)["ok"]
@@ -217,6 +218,54 @@ def test_no_more_is_staged_than_there_is_room_for(tmp_path: Path) -> None:
         assert task.put("b", b"x" * 60_000)["ok"]
     finally:
         node.stop()
+
+
+def test_one_user_leaves_room_for_what_others_stage(tmp_path: Path) -> None:
+    """Until now whoever came first had all of it, for a day."""
+    store = StageStore(str(tmp_path / "stage.db"), 100_000)
+    with pytest.raises(StageError, match="no room"):
+        for chunk in range(100):
+            store.put("mallory", "q", "a", chunk, 1, b"x" * 1000)
+    assert 40_000 < store.bytes < 60_000
+    store.put("ann", "q", "a", 0, 1, b"x" * 20_000)
+    held = store.bytes
+    store.put("ann", "q", "a", 0, 1, b"x" * 20_000)  # sent again
+    assert store.bytes == held
+    store.abort("mallory", "q", [])
+    assert store.bytes == weight_of("ann", "q", "a", b"x" * 20_000)
+    store.close()
+    again = StageStore(str(tmp_path / "stage.db"), 100_000)
+    assert again.bytes == weight_of("ann", "q", "a", b"x" * 20_000)
+    again.close()
+
+
+def test_what_a_chunk_takes_beside_its_rows_is_weighed(tmp_path: Path) -> None:
+    """Its names are there twice, once in the index: of chunks of a few bytes they are the most."""
+    path = tmp_path / "stage.db"
+    store = StageStore(str(path), 4_000_000)
+    for chunk in range(200):
+        store.put("m" * 500, "q" * 64, "s" * 64, chunk, 1, b"x")
+    weight = store.bytes
+    store.close()
+    assert path.stat().st_size < weight + 50_000
+
+
+def test_the_last_batches_of_a_user_with_few_queries_are_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a batch of theirs that is asked for again would be published twice."""
+    monkeypatch.setattr("mqttd.pipeline.stage_store.MOST_QUERIES", 5)
+    now = [1000.0]
+    store = StageStore(str(tmp_path / "stage.db"), 100_000, lambda: now[0])
+    for owner, query in [("ann", "mine"), *(("mallory", f"q{i}") for i in range(9))]:
+        now[0] += 1
+        made, _ = store.release(Batch(owner, query, 7, "c", None, 1, 0, "n", 5, False), {})
+        store.finish(made)
+    store.sweep(1e9)
+    assert store.last("ann", "mine") is not None
+    left = [i for i in range(9) if store.last("mallory", f"q{i}") is not None]
+    assert left == [5, 6, 7, 8]
+    store.close()
 
 
 def test_what_a_failed_batch_has_staged_goes_whoever_has_staged_it(node: Node) -> None:
@@ -510,13 +559,13 @@ class _Failing:
 
 def test_the_store_keeps_what_was_released_and_forgets_what_never_is(tmp_path: Path) -> None:
     now = [1000.0]
-    store = StageStore(str(tmp_path / "stage.db"), 1000, lambda: now[0])
+    store = StageStore(str(tmp_path / "stage.db"), 10_000, lambda: now[0])
     store.put("", "q", "a", 0, 1, b"xx")
     store.put("", "q", "a", 0, 1, b"xxx")  # sent again
-    assert store.bytes == 3
+    assert store.bytes == weight_of("", "q", "a", b"xxx")
     now[0] += 100
     store.put("", "q", "b", 0, 1, b"y")
-    assert store.sweep(50) == 1 and store.bytes == 1
+    assert store.sweep(50) == 1 and store.bytes == weight_of("", "q", "b", b"y")
     batch = Batch("", "q", 0, "c", None, 1 << 100, 0, "n", 5, False)
     made, new = store.release(batch, {"b": 1})
     assert new and made.rows == 1 and store.unfinished() == [made]
