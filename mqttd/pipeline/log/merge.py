@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from mqttd.pipeline.log.blocks import Block, Taken, is_packed, parse_header
 from mqttd.pipeline.log.child import begin
 from mqttd.pipeline.log.decode import rows_of
-from mqttd.pipeline.log.packed import Columns, joined, pack, taken_of
+from mqttd.pipeline.log.packed import START, Columns, joined, pack, taken_of, unpacked_size
 from mqttd.pipeline.log.scan import Harm, walk
 from mqttd.pipeline.log.zstd import Codec, zstd
 
@@ -31,6 +31,9 @@ __all__ = ["Held", "held_by", "merge", "worth"]
 #: Events and bytes (as they are written) of a merged block, about.
 MOST_ROWS: Final = 65_536
 MOST_BYTES: Final = 1 << 20
+#: And bytes as they are unpacked: payloads may compress to nothing, and whoever reads a block has
+#: all of it in memory.
+MOST_UNPACKED: Final = 16 << 20
 #: Blocks of a segment that is worth it, and events and bytes in its blocks on average at most.
 FEWEST_BLOCKS: Final = 32
 FEW_ROWS: Final = 1024
@@ -90,17 +93,42 @@ def worth(path: str) -> bool:
 
 
 def merge(source: str, target: str, codec: Codec | None) -> bool:
-    """Write the segment `source` to `target` with large blocks; False if it is not whole."""
+    """Write the segment `source` to `target` with large blocks.
+
+    False if it is not whole, or would become no other.
+    """
     try:
-        groups = list(_groups(list(_blocks(source, True))))
+        blocks = list(_blocks(source, True))
     except ValueError:
         return False
-    with open(source, "rb") as old, open(target, "wb") as new:
+    with open(source, "rb") as old:
 
         def read(block: Block) -> bytes:
             old.seek(block.position)
             return old.read(block.size)
 
+        def unpacked(block: Block) -> int:
+            old.seek(block.position)
+            start = old.read(START)
+            return unpacked_size(start) if is_packed(start) else block.size
+
+        groups = list(_groups(blocks, unpacked))
+        if len(groups) == len(blocks) and not any(block.loose for block in blocks):
+            return False
+        _write(groups, read, target, codec)
+    about = os.stat(source)
+    os.chmod(target, about.st_mode & 0o777)
+    os.utime(target, ns=(about.st_atime_ns, about.st_mtime_ns))
+    return True
+
+
+def _write(
+    groups: Sequence[list[Block]],
+    read: Callable[[Block], bytes],
+    target: str,
+    codec: Codec | None,
+) -> None:
+    with open(target, "wb") as new:
         for group in groups:
             if len(group) == 1 and not group[0].loose:
                 new.write(read(group[0]))
@@ -111,10 +139,6 @@ def merge(source: str, target: str, codec: Codec | None) -> bool:
             new.write(pack(taken, group[0].base, epoch, codec))
         new.flush()
         os.fsync(new.fileno())
-    about = os.stat(source)
-    os.chmod(target, about.st_mode & 0o777)
-    os.utime(target, ns=(about.st_atime_ns, about.st_mtime_ns))
-    return True
 
 
 def _blocks(path: str, deep: bool) -> Iterator[Block]:
@@ -129,22 +153,25 @@ def _blocks(path: str, deep: bool) -> Iterator[Block]:
             yield one
 
 
-def _groups(blocks: Sequence[Block]) -> Iterator[list[Block]]:
+def _groups(blocks: Sequence[Block], unpacked: Callable[[Block], int]) -> Iterator[list[Block]]:
     """Blocks that become one; a gap stays by itself."""
     group: list[Block] = []
-    rows = size = 0
+    rows = size = large = 0
     for block in blocks:
+        becomes = 0 if block.gap else unpacked(block)
         if group and (
             block.gap
             or group[0].gap
             or rows + block.rows > MOST_ROWS
             or size + block.size > MOST_BYTES
+            or large + becomes > MOST_UNPACKED
         ):
             yield group
-            group, rows, size = [], 0, 0
+            group, rows, size, large = [], 0, 0, 0
         group.append(block)
         rows += block.rows
         size += block.size
+        large += becomes
     if group:
         yield group
 

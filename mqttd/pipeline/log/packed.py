@@ -45,6 +45,7 @@ from mqttd.pipeline.log.zstd import Codec, zstd
 __all__ = [
     "FLAG_ZSTD",
     "MOST",
+    "START",
     "WIDTHS",
     "Columns",
     "gathered",
@@ -54,6 +55,7 @@ __all__ = [
     "taken_of",
     "unpack",
     "unpacked",
+    "unpacked_size",
 ]
 
 #: In the header's flags: columns may be compressed.
@@ -65,6 +67,8 @@ FLAG_ZSTD: Final = 8
 #: Bytes of a number in each column, 1 for those that hold none.
 WIDTHS: Final = (4, 1, 8, 1, 8, 8, 1, 1, 1, 1, 1, 4, 1, 4, 1)
 _TABLE: Final = struct.Struct("<30I")
+#: Header and table of a packed block.
+START: Final = HEADER_SIZE + _TABLE.size
 #: So that no block ends as the next one begins.
 _END: Final = b"\0"
 #: A shorter column is not worth a frame.
@@ -208,7 +212,7 @@ class Columns:
         self._data = memoryview(data)
         table = _TABLE.unpack_from(data, HEADER_SIZE)
         self._spans: list[tuple[int, int, int]] = []
-        at = HEADER_SIZE + _TABLE.size
+        at = START
         for stored, raw in zip(table[::2], table[1::2], strict=True):
             self._spans.append((at, stored, raw))
             at += stored
@@ -233,6 +237,11 @@ class Columns:
                 found = gathered(unpacked(found, raw), WIDTHS[column])
             self._known[column] = found
         return found
+
+
+def unpacked_size(start: bytes) -> int:
+    """Bytes of the columns of a packed block when they are unpacked, by its first `START` bytes."""
+    return sum(_TABLE.unpack_from(start, HEADER_SIZE)[1::2])
 
 
 def unpacked(data: bytes, size: int) -> bytes:

@@ -82,6 +82,38 @@ def test_merged_blocks_hold_the_same_events(tmp_path: Path) -> None:
     assert found == before
 
 
+def test_what_compresses_to_nothing_does_not_become_blocks_that_fill_memory(
+    tmp_path: Path,
+) -> None:
+    """By their bytes as written all of them were one, of whatever size; that is read whole."""
+    writer = Writer(str(tmp_path), NODE, boot="1")
+    for base in range(0, 40 * 3, 3):
+        rows = [row(at, payload=bytes(1_000_000)) for at in range(base, base + 3)]
+        writer.write([Encoded(base, 3, pack(taken_of(rows), base, 1, zstd()))])
+    name = finish(writer)
+    before = all_events(LogReader(str(tmp_path)))
+    assert os.path.getsize(name) < 100_000
+    assert main([name, f"{name}.merged", "zstd"]) == 0
+    os.replace(f"{name}.merged", name)
+    log = LogReader(str(tmp_path))
+    blocks = log.blocks(NODE, 0, 120)
+    assert [one.rows for one in blocks] == [15] * 8
+    assert all_events(log) == before
+    assert main([name, f"{name}.merged", "zstd"]) == 3  # once
+    writer.close()
+
+
+def test_a_segment_that_would_become_no_other_is_not_written_again(tmp_path: Path) -> None:
+    writer = Writer(str(tmp_path), NODE, boot="1")
+    for base in range(0, 32 * 9, 9):
+        rows = [row(at, payload=bytes(1_000_000)) for at in range(base, base + 9)]
+        writer.write([Encoded(base, 9, pack(taken_of(rows), base, 1, zstd()))])
+    name = finish(writer)
+    assert worth(name) and main([name, f"{name}.merged", "zstd"]) == 3
+    assert not os.path.exists(f"{name}.merged")
+    writer.close()
+
+
 def before_of(found: list[Any], start: int, end: int) -> list[Any]:
     return [event for event in found if start <= event.seq < end]
 
