@@ -29,7 +29,7 @@ from mqttd.broker.publish.subscribing import Subscribing
 from mqttd.broker.publish.wills import Wills
 from mqttd.broker.sessions.alone import Alone, Forgets
 from mqttd.broker.sessions.claims import Claims
-from mqttd.broker.sessions.endings import Revoked
+from mqttd.broker.sessions.endings import Expiry, Revoked
 from mqttd.broker.sessions.partings import Partings
 from mqttd.broker.sessions.registry import Registry
 from mqttd.broker.sessions.revision import Revision
@@ -96,6 +96,7 @@ class Broker(Publishing):
         claims = Claims(self, self.registry, self.partings)
         self.connecting = Connecting(self, claims, self.wills, self.revision)
         self.subscribing = Subscribing(self)
+        self.expiry = Expiry(self)
         self.memory = Memory(self, self.registry)
         self.memory.others.append(self.drawers.held)
 
@@ -281,7 +282,7 @@ class Broker(Publishing):
         """Called a few times a second: due timers, expired retained messages, then flush."""
         self.now = now
         self.wheel.advance(now)
-        self.retainer.expire(now)
+        self.expiry.run()
         self.router.sweep(now)
         if self.asked:
             asked = self.asked

@@ -202,24 +202,24 @@ class Retainer:
         """
         return RetainedCursor(self, topic_filter, now, mounted)
 
-    def expire(self, now: int, limit: int = 10_000) -> int:
-        """Forget the messages that expired by `now`, at most `limit`; return how many.
-
-        A return value of `limit` says that more may be due: call again in the next turn.
-        """
+    def expire(self, now: int, limit: int = 1000) -> int:
+        """Forget some that expired by `now`, of about `limit` levels; return how many."""
         expired = 0
-        while expired < limit and self.deadlines:
-            expires_at, stored, level = self.deadlines[0]
-            if expires_at > now:
-                break
-            heappop(self.deadlines)
+        while limit > 0 and self.is_due(now):
+            _, stored, level = heappop(self.deadlines)
+            limit -= 1
             if level.stored == stored:
                 topic = level.topic()
+                limit -= topic.count("/")
                 del self.topics[topic]
                 self.held -= topic_weight(topic)
                 self._clear(level)
                 expired += 1
         return expired
+
+    def is_due(self, now: int) -> bool:
+        """Whether `expire` has something to do at that time."""
+        return bool(self.deadlines) and self.deadlines[0][0] <= now
 
     def costs_more(self, topic: str, most: int) -> bool:
         """Whether a new topic would take more than `most`.

@@ -2,6 +2,7 @@
 
     session ends --> Burial    its subscriptions leave the router; it takes nothing meanwhile
     bans, users  --> Sweep     all sessions are looked at, and connections that may not stay end
+    a time comes --> Expiry    retained messages that expired are forgotten
 
 Promise: a session or a sweep that fits one slice is done at once, as if there were none.
 """
@@ -18,7 +19,7 @@ from mqttd.session.channel.channel import Channel
 from mqttd.session.session import Session
 from mqttd.types import ClientInfo
 
-__all__ = ["BURIED", "LOOKED_AT", "Banned", "Burial", "Revoked", "Sweep"]
+__all__ = ["BURIED", "LOOKED_AT", "Banned", "Burial", "Expiry", "Revoked", "Sweep"]
 
 #: Subscriptions of a session that has ended which one slice removes.
 BURIED: Final = 500
@@ -49,6 +50,26 @@ class Burial(Job):
         if purse is not None:
             self.broker.account.close(purse)
         return False
+
+
+class Expiry(Job):
+    """Retained messages whose time is over."""
+
+    def __init__(self, broker: Publishing) -> None:
+        self.broker = broker
+        self.goes_on: bool = False
+
+    def run(self) -> None:
+        """Forget some now, unless that is under way, and the others in later turns."""
+        if not self.goes_on and self.slice():
+            self.broker.turns.add(self)
+
+    def slice(self) -> bool:
+        """Forget some."""
+        broker = self.broker
+        broker.retainer.expire(broker.now)
+        self.goes_on = broker.retainer.is_due(broker.now)
+        return self.goes_on
 
 
 class Sweep(Job):

@@ -258,8 +258,10 @@ def test_one_turn_of_expiry_is_bounded() -> None:
     retainer = Retainer()
     for number in range(100):
         retainer.store(f"a/{number}", number, 1, 5)
-    assert [retainer.expire(5, 40) for _ in range(4)] == [40, 40, 20, 0]
-    assert is_empty(retainer)
+    assert not retainer.is_due(4) and retainer.is_due(5)
+    # A message costs as much as its topic has levels.
+    assert [retainer.expire(5, 80) for _ in range(4)] == [40, 40, 20, 0]
+    assert is_empty(retainer) and not retainer.is_due(5)
 
 
 def test_storing_a_topic_over_and_over_leaves_no_deadlines_behind() -> None:

@@ -468,3 +468,23 @@ def test_what_topics_with_the_same_filters_share_is_bounded_by_its_bytes() -> No
         router.of("/".join("b" if number >> k & 1 else "a" for k in range(13)))
     held = sum(route.heft for route in router._matches.values())
     assert 0 < held <= 16 << 20
+
+
+def test_retained_messages_that_expire_together_are_forgotten_in_turns() -> None:
+    """Ten thousand were forgotten in one: 40 ms, and more where topics have many levels."""
+    node = MemoryBroker()
+    client = node.connect("a", 5)
+    for number in range(2000):
+        topic = f"deep/{'/'.join(str(number))}/{number}"
+        expiring: Properties = {prop.MESSAGE_EXPIRY_INTERVAL: 1}
+        client.send(Publish(topic, b"x", retain=True, properties=expiring))
+    node.run_soon()
+    retainer = node.broker.retainer
+    assert len(retainer) == 2000
+    node.broker.tick(node.broker.now + 1000)
+    left = [len(retainer)]
+    while node.tasks:
+        a_turn(node)
+        left.append(len(retainer))
+    assert left[-1] == 0 and len(left) > 5
+    assert max(before - after for before, after in itertools.pairwise([2000, *left])) <= 1000
