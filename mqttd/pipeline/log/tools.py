@@ -211,7 +211,7 @@ def _last(
 def _dump(options: argparse.Namespace, log: LogReader, out: TextIO) -> int:
     for one in select(log, options.from_, options.to_, options.node):
         if _wanted(options, one):
-            print(json.dumps(as_json(one), ensure_ascii=False), file=out)
+            print(_escaped(json.dumps(as_json(one), ensure_ascii=False)), file=out)
     return 0
 
 
@@ -322,6 +322,13 @@ def _line(event: Event) -> str:
 
 def _printable(text: str) -> str:
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def _escaped(line: str) -> str:
+    """JSON with what a terminal or a reader of lines might obey escaped as JSON has it."""
+    if line.isprintable():
+        return line
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in line)
 
 
 def _time(microseconds: int) -> str:
