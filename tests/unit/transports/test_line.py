@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mqttd.testing import MemoryBroker
+from mqttd.transports.accepting import LET_IN
 from mqttd.transports.admission import Admission
 from mqttd.transports.engine import Engine
 from mqttd.transports.layers import Stack
@@ -167,3 +168,26 @@ def test_headers_of_proxies_are_no_handshakes_and_all_are_read_in_their_turn() -
         assert len(porch.port.lobby.houses) == 40 and porch.inside()["192.0.2.40"] == 1
     finally:
         porch.close()
+
+
+@pytest.mark.parametrize("gated", [True, False])
+def test_who_comes_together_is_let_in_some_a_turn(porch: Porch, gated: bool) -> None:
+    """All 256 that were accepted were: with what each asked that was a tenth of a second."""
+    porch.port.gate = Admission([(True, None)], 10_000, porch.now) if gated else None
+    address = porch.listening.getsockname()
+    for _ in range(150):
+        porch.socks.append(socket.create_connection(address, 10, (CROWD, 0)))
+    metrics = porch.node.broker.metrics
+    seen = []
+    for _ in range(3):
+        if porch.timers:
+            (wait, look), *_ = porch.timers
+            porch.timers.clear()
+            assert wait == 0.0  # the rate keeps nobody
+            look()
+        else:
+            porch.engine.accept(porch.port)
+        seen.append(metrics.connections_accepted)
+    assert seen == [LET_IN, 2 * LET_IN, 150]
+    assert not len(porch.port.line) and not porch.timers
+    assert metrics.accepts_paused_rate == 0 and porch.gone() == 0
