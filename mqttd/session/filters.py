@@ -20,8 +20,12 @@ from mqttd.session.ground.account import Account, filter_weight
 if TYPE_CHECKING:
     from mypy_extensions import u8
 
-__all__ = ["Filters"]
+__all__ = ["NEW", "OTHER", "SAME", "Filters"]
 
+#: What a subscription that is added is to those that are there.
+NEW: Final = 2
+OTHER: Final = 1
+SAME: Final = 0
 #: Filters in a tuple.
 _FEW: Final = 16
 
@@ -86,16 +90,16 @@ class Filters(Charged):
         filters = self._filters
         return filters if isinstance(filters, str) and filters == full_filter else full_filter
 
-    def _put_filter(self, full_filter: str, options: int) -> None:
+    def _put_filter(self, full_filter: str, options: int, new: bool) -> None:
         filters = self._filters
-        if filters is None or filters == full_filter:
+        if filters is None or (not new and isinstance(filters, str)):
             self._filters = full_filter
             self._options = options
             return
         if not isinstance(filters, dict):
             few = filters if isinstance(filters, tuple) else (filters,)
             if options == self._options:
-                if full_filter in few:
+                if not new:
                     return
                 if len(few) < _FEW:
                     self._filters = (*few, full_filter)

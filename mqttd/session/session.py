@@ -333,7 +333,7 @@ class Session(Sending):
         first = None if self.replays is None else self.replays.get(topic_filter)
         return [] if first is None else first.line()
 
-    def add_subscription(self, full_filter: str, options: int, identifier: int) -> bool:
+    def add_subscription(self, full_filter: str, options: int, identifier: int) -> int:
         """See `State.add_subscription`."""
         if self.replays is not None and not self.has(full_filter, options, identifier):
             for replay in self._replays_of(full_filter):

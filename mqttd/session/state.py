@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mqttd.session.charged import flight_weight
-from mqttd.session.filters import Filters
+from mqttd.session.filters import NEW, OTHER, SAME, Filters
 from mqttd.session.ground.account import AWAITING, INFLIGHT, Account
 from mqttd.session.ground.connection import Connection, Turn
 from mqttd.session.ground.message import (
@@ -280,23 +280,23 @@ class State(Filters):
 
     # -- subscriptions -------------------------------------------------------------------------
 
-    def add_subscription(self, full_filter: str, options: int, identifier: int) -> bool:
-        """Add or replace a subscription; True if it is new. The journal is told the same only once.
+    def add_subscription(self, full_filter: str, options: int, identifier: int) -> int:
+        """Add or replace a subscription: NEW, OTHER than before, or SAME, and nothing has changed.
 
         options: as packed by `mqttd.session.routes.route.options_of`; identifier: 0 for none.
         """
         before = self.options_of(full_filter)
         if before == options and identifier == self.identifier_of(full_filter):
-            return False
+            return SAME
         weight = 0 if before < 0 else -self._filter_weight(full_filter)
-        self._put_filter(full_filter, options)
+        self._put_filter(full_filter, options, before < 0)
         self._put_identifier(full_filter, identifier)
         weight += self._filter_weight(full_filter)
         self.account.subscriptions += weight
         self.charge(weight)
         if self.owner:
             self.server.journal.subscribed(self.owner, full_filter, options, identifier)
-        return before < 0
+        return NEW if before < 0 else OTHER
 
     def remove_subscription(self, full_filter: str) -> bool:
         """Remove a subscription; False if there was none."""

@@ -35,7 +35,8 @@ def wildcard_at(topic_filter: str) -> int:
 def mounted(session: Session, topic_filter: str) -> int:
     """The option MOUNTED if this filter begins with a wildcard for the session's client, else 0."""
     client = session.client
-    if not isinstance(client, ClientInfo) or not client.mountpoint:
+    # It is None most often, and a class that is not compiled asks None for its own.
+    if client is None or not isinstance(client, ClientInfo) or not client.mountpoint:
         return 0
     prefix = client.mountpoint
     begins = topic_filter.startswith(prefix) and wildcard_at(topic_filter) == len(prefix)

@@ -22,6 +22,7 @@ from mqttd.broker.routing.mounts import Mounts, mounted, wildcard_at
 from mqttd.broker.routing.shared import MAX_TURNS, Group
 from mqttd.broker.routing.trie import Level, Trie
 from mqttd.broker.routing.walks import Walks
+from mqttd.session.filters import NEW, SAME
 from mqttd.session.ground.metrics import Metrics
 from mqttd.session.ground.settings import Settings
 from mqttd.session.routes.receiver import Receiver
@@ -141,17 +142,13 @@ class Router(Topics):
         have changed then.
         """
         mount = mounted(session, topic_filter)
-        if (
-            not mount
-            and session.has(topic_filter, options, identifier)
-            and not self.mounts.prefixes
-        ):
+        change = session.add_subscription(topic_filter, options, identifier)
+        if change == SAME and not mount and not self.mounts.prefixes:
             return False
-        new = session.add_subscription(topic_filter, options, identifier)
-        if new:
+        if change == NEW:
             self._began(topic_filter)
         self._add(topic_filter, session, options | mount)
-        return new
+        return change == NEW
 
     def _began(self, full_filter: str) -> None:
         self.subscriptions += 1
@@ -181,7 +178,7 @@ class Router(Topics):
         identifier: int = 0,
     ) -> bool:
         """Join a shared group (`full_filter` is the filter as the client wrote it)."""
-        new = session.add_subscription(full_filter, options, identifier)
+        new = session.add_subscription(full_filter, options, identifier) == NEW
         options |= mounted(session, topic_filter)
         self._group(full_filter, name, topic_filter).add(session, options, identifier)
         if new:

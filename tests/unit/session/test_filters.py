@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqttd.session.filters import Filters
+from mqttd.session.filters import NEW, OTHER, SAME, Filters
 from mqttd.session.ground.account import filter_room, filter_weight
 from tests.support.memory import MemoryBroker
 
@@ -29,7 +29,8 @@ def test_as_a_dict(seed: int, names: int, options: int) -> None:
         name = rnd.choice(NAMES[:names])
         if rnd.random() < 0.6:
             given = rnd.randrange(options)
-            assert session.add_subscription(name, given, 0) == (name not in model)
+            kind = NEW if name not in model else SAME if model[name] == given else OTHER
+            assert session.add_subscription(name, given, 0) == kind
             model[name] = given
         else:
             assert session.remove_subscription(name) == (name in model)

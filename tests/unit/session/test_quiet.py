@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel, Subscribe, Subscription
+from mqttd.session.filters import NEW, OTHER, SAME
 from mqttd.session.ground.settings import Settings
 from mqttd.session.session import Session
 from tests.support.memory import MemoryBroker
@@ -32,19 +33,19 @@ def test_one_subscription_or_many_a_session_says_what_it_was_told(
     account = node.broker.account
     session = Session(node.broker, "c", None)
     alone = session.weight
-    wanted: dict[str, int] = {}
+    wanted: dict[str, tuple[int, int]] = {}
     for adds, topic_filter, options, identifier in steps:
         if adds:
-            assert session.add_subscription(topic_filter, options, identifier) == (
-                topic_filter not in wanted
-            )
-            wanted[topic_filter] = options
+            before = wanted.get(topic_filter)
+            kind = NEW if before is None else SAME if before == (options, identifier) else OTHER
+            assert session.add_subscription(topic_filter, options, identifier) == kind
+            wanted[topic_filter] = options, identifier
         else:
             assert session.remove_subscription(topic_filter) == (topic_filter in wanted)
             wanted.pop(topic_filter, None)
-        assert (session.subscriptions or {}) == wanted
+        assert (session.subscriptions or {}) == {each: wanted[each][0] for each in wanted}
         assert session.subscribed() == len(wanted)
-        assert all(session.options_of(each) == wanted.get(each, -1) for each in FILTERS)
+        assert all(session.options_of(each) == wanted.get(each, (-1, 0))[0] for each in FILTERS)
         assert session.weight - alone == account.subscriptions
     for topic_filter in list(wanted):
         session.remove_subscription(topic_filter)
