@@ -8,9 +8,12 @@ New levels are put in front of their neighbours, behind every cursor that reads 
 
 from __future__ import annotations
 
+from mqttd.codec.native import mypyc_attr
+
 __all__ = ["RetainedLevel", "Word", "after_dollar", "comes_after", "has_head", "literal"]
 
 
+@mypyc_attr(acyclic=True)
 class Word:
     """A word that levels of one depth hold: the text that they share, and how many they are."""
 
