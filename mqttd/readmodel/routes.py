@@ -56,7 +56,7 @@ class Routes:
             _take(topic, exact if isinstance(exact, dict) else [exact], found, elsewhere)
         for level in router.trie.match(topic):
             topic_filter = level.topic_filter()
-            subscribers = level.subscribers or {}
+            subscribers = level.subscribers
             if topic.startswith("$", wildcard_at(topic_filter)):
                 outside = [one for one in subscribers if not subscribers[one] & MOUNTED]
                 _take(topic_filter, outside, found, elsewhere, MOUNTED)

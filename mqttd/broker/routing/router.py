@@ -1,7 +1,7 @@
 """Subscriptions of this node and of its peers: which receivers a topic name reaches.
 
     literal filters   exact:  filter -> Receiver | {subscriber: options}
-    wildcard filters  trie:   level  -> {subscriber: options}
+    wildcard filters  trie:   level  -> subscriber | {subscriber: options}
     shared groups     groups: "$share/name/filter" -> Group, one subscriber in either table
 
 Like the design documents' route layer, a topic trie holds the wildcard filters and a hash table the
@@ -241,12 +241,11 @@ class Router(Topics):
     def _add(self, topic_filter: str, subscriber: object, options: int) -> None:
         if is_wildcard(topic_filter):
             words = topic_filter.split("/")
-            subscribers = self.trie.place(words).subscribers
-            assert subscribers is not None
+            level = self.trie.place(words)
             if options & MOUNTED or self.mounts.prefixes:
-                if (options ^ subscribers.get(subscriber, 0)) & MOUNTED:
+                if (options ^ max(level.options_of(subscriber), 0)) & MOUNTED:
                     self.mounts.changed(topic_filter, options)
-            subscribers[subscriber] = options
+            level.put(subscriber, options)
             self.wildcard_changed(words)
             return
         held = self.exact.get(topic_filter)
@@ -271,14 +270,12 @@ class Router(Topics):
         if is_wildcard(topic_filter):
             words = topic_filter.split("/")
             level = self.trie.find(words)
-            subscribers = None if level is None else level.subscribers
-            if level is not None and subscribers is not None and subscriber in subscribers:
-                if subscribers[subscriber] & MOUNTED:
+            options = -1 if level is None else level.options_of(subscriber)
+            if level is not None and options >= 0:
+                if options & MOUNTED:
                     self.mounts.changed(topic_filter, 0)
-                if len(subscribers) == 1:
+                if level.take(subscriber):
                     self.trie.remove_at(level)
-                else:
-                    del subscribers[subscriber]
             self.wildcard_changed(words)
             return
         held = self.exact.get(topic_filter)
@@ -367,24 +364,23 @@ class Router(Topics):
     ) -> None:
         """Take what these levels have; `topic` is named where a mountpoint may hide it."""
         for level in levels:
-            subscribers = level.subscribers
-            if subscribers is None:
-                continue
-            # Thousands of filters may lead to a few receivers.
-            self.work += 1 + len(subscribers)
-            topic_filter = ""
             hidden = bool(topic) and topic.startswith("$", wildcard_at(level.topic_filter()))
-            for subscriber, options in subscribers.items():
-                if options & MOUNTED:
-                    if hidden:
-                        continue
-                    options ^= MOUNTED
-                if isinstance(subscriber, Session) and subscriber.identifiers is not None:
-                    if not topic_filter:
-                        topic_filter = level.topic_filter()
-                    self._take(route, found, topic_filter, subscriber, options)
-                else:
-                    self._take(route, found, "", subscriber, options)
+            held = level.held
+            named = ""
+            if isinstance(held, dict):
+                # Thousands of filters may lead to a few receivers.
+                self.work += 1 + len(held)
+                for subscriber, options in held.items():
+                    if not named and _is_named(subscriber):
+                        named = level.topic_filter()
+                    if not (hidden and options & MOUNTED):
+                        self._take(route, found, named, subscriber, options & ~MOUNTED)
+            elif held is not None:
+                self.work += 2
+                if _is_named(held):
+                    named = level.topic_filter()
+                if not (hidden and level.options & MOUNTED):
+                    self._take(route, found, named, held, level.options & ~MOUNTED)
 
     def _close(self, route: Route, found: dict[Receiver, int]) -> None:
         """All receivers are found."""
@@ -454,6 +450,11 @@ class Router(Topics):
                         route.owns.setdefault(subscriber, []).append(identifier)
         known = found.get(subscriber, -1)
         found[subscriber] = options if known < 0 else merge_options(known, options)
+
+
+def _is_named(subscriber: object) -> bool:
+    """Whether some of its filters have Subscription Identifiers."""
+    return isinstance(subscriber, Session) and subscriber.identifiers is not None
 
 
 def _is_session(receiver: Receiver) -> bool:

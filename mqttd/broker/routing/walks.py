@@ -127,7 +127,7 @@ class Walks(Stems):
     def finish(self, stem: Stem) -> Route:
         """See `Stems.finish`."""
         assert isinstance(stem, Walk)
-        ends = [level for level in stem.levels if level.subscribers is not None]
+        ends = [level for level in stem.levels if level.held is not None]
         route = stem.route
         if ends or route is None:
             route = self._lead([*stem.matched, *ends])
@@ -142,9 +142,10 @@ class Walks(Stems):
         for level in levels:
             if level.hash is not None:
                 matched.append(level.hash)
-            if level.children is not None:
-                count += len(level.children)
-            elif level.child is not None:
+            literal = level.literal
+            if isinstance(literal, dict):
+                count += len(literal)
+            elif literal is not None:
                 count += 1
             leads_on = leads_on or level.plus is not None
         self.worth -= _PRICE + count
@@ -153,11 +154,12 @@ class Walks(Stems):
         self.size += 1 + count
         made = Walk(levels, matched)
         for level in levels:
-            if level.children is not None:
-                for name in level.children:
+            literal = level.literal
+            if isinstance(literal, dict):
+                for name in literal:
                     made.below[name.encode()] = PENDING
-            elif level.child is not None:
-                made.below[level.child.word.encode()] = PENDING
+            elif literal is not None:
+                made.below[literal.word.encode()] = PENDING
         if not leads_on and not count:
             route = self._lead(matched)
             if route.gear:

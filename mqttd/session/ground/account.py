@@ -65,7 +65,7 @@ _TEXT: Final = 56
 #: A dictionary with a few entries.
 _DICT: Final = 240
 #: What a filter weighs beside its characters, and each of them, if it is a level, at most.
-_ROOM: Final = _SUBSCRIPTION + 100 + _GROUP + _DICT + _LEVEL + _TEXT
+_ROOM: Final = _SUBSCRIPTION + 100 + _GROUP + _LEVEL + _TEXT
 _ROOM_EACH: Final = _LEVEL + _TEXT + 2
 #: A pair of user property: a tuple of two strings, its place in the list.
 _PAIR: Final = 64
@@ -219,14 +219,10 @@ def filter_weight(full_filter: str, identifier: bool) -> int:
     if "+" not in full_filter and "#" not in full_filter:
         return weight
     levels = full_filter.count("/") + 1
+    weight += _LEVEL * levels
     # A word of one character is a string that is there anyway.
     words = len(full_filter) - levels
-    return (
-        weight
-        + _DICT
-        + _LEVEL * levels
-        + (words + _TEXT * min(levels, words) if words > levels else 0)
-    )
+    return weight + words + _TEXT * levels if words > levels else weight
 
 
 def properties_weight(properties: Properties | None) -> int:

@@ -88,12 +88,59 @@ def test_the_subscribers_of_a_filter_are_kept_with_it() -> None:
     level = trie.insert("a/+")
     assert level.subscribers == {}
     subscriber = object()
-    level.subscribers[subscriber] = 1
+    level.put(subscriber, 1)
     assert trie.insert("a/+") is level
     assert trie.get("a/+") is level
     assert trie.match("a/b")[0].subscribers == {subscriber: 1}
     assert trie.get("a") is None
     assert trie.get("a/b") is None
+
+
+def test_words_behind_the_first_that_is_new_are_there_once() -> None:
+    trie = Trie()
+    levels = [trie.insert(f"plant/{number}/state/+").parent for number in range(2)]
+    assert levels[0] is not None and levels[1] is not None
+    assert levels[0] is not levels[1] and levels[0].word is levels[1].word
+
+
+SUBSCRIBERS = [object() for _ in range(3)]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["a/+", "a/#", "+/b"]),
+            st.sampled_from(SUBSCRIBERS),
+            st.integers(-1, 3),
+        ),
+        max_size=30,
+    )
+)
+def test_one_subscriber_or_several_a_filter_has_those_that_a_dict_would(
+    steps: list[tuple[str, object, int]],
+) -> None:
+    """-1: it leaves, and with the last one the filter goes."""
+    trie = Trie()
+    model: dict[str, dict[object, int]] = {}
+    for topic_filter, subscriber, options in steps:
+        here = model.setdefault(topic_filter, {})
+        if options >= 0:
+            trie.insert(topic_filter).put(subscriber, options)
+            here[subscriber] = options
+        elif subscriber in here:
+            level = trie.get(topic_filter)
+            assert level is not None
+            del here[subscriber]
+            assert level.take(subscriber) == (not here)
+            if not here:
+                trie.remove_at(level)
+        for known, subscribers in model.items():
+            level = trie.get(known)
+            assert (level is None) == (not subscribers)
+            if level is not None:
+                assert level.subscribers == subscribers
+                for each in SUBSCRIBERS:
+                    assert level.options_of(each) == subscribers.get(each, -1)
 
 
 def test_a_filter_above_or_below_another_survives_its_removal() -> None:
