@@ -7,7 +7,8 @@ A round: load, a fault in its midst, its end, and all is well again within `HEAL
 everybody is let in, everything that was acknowledged has come, QoS 2 once, each client id is at one
 node. Of three nodes one's clock is 10 s ahead and one's 10 s behind, all the time, and an operator
 changes what is nothing to the clients (`tests.faults.operator`): at any node, and at each that is
-back before they are. Kind `answers` loses what etcd answers to one node or to all (`Wires`).
+back before they are. Kind `answers` loses what etcd answers to one node or to all (`Wires`), kind
+`leases` has no way to it for longer than the lease, and perhaps one of them killed meanwhile.
 
 Without `--replicate` sessions are at one node: those of a node that is killed wait for it, and what
 is published for them meanwhile is kept by the others. With it (`session.replicate`, three NATS
@@ -49,7 +50,7 @@ from tests.support.servers import free_port
 __all__ = ["KINDS", "REPLICATED", "Faults"]
 
 NAMES = "abc"
-KINDS = ("node", "away", "leader", "etcd", "answers", "cut", "slow")
+KINDS = ("node", "away", "leader", "etcd", "answers", "leases", "cut", "slow")
 #: Those of nodes whose sessions are replicated.
 REPLICATED = ("lost", "nats", "all_nats", *KINDS)
 _IDLE = 8
@@ -378,6 +379,20 @@ class Faults:
         await self._load(least, most)
         wanders.cancel()
         self.wires.trouble(names, numbers)
+
+    async def _leases(self) -> None:
+        names = NAMES if self.dice.random() < 0.7 else self.dice.choice(NAMES)
+        self.wires.trouble(names, range(3), Trouble(cut=True))
+        wanders = asyncio.create_task(self._wander())
+        await self._load(0.0, 4.0)
+        kills = self.dice.random() < 0.4
+        if kills:
+            begins = asyncio.create_task(self._node(6.0, 9.0))
+        await self._load(6.0, 10.0)
+        self.wires.trouble(names, range(3))
+        if kills:
+            await begins
+        wanders.cancel()
 
     async def _cut(self) -> None:
         gate = self.dice.choice(list(self.lines.gates.values()))

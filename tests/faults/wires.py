@@ -4,6 +4,7 @@
          ---- HELD: it comes there after some seconds, whether or not somebody still waits --->
          <--- LOST: the connection is cut in the place of the answer -------------------------
          <--- LATE: after some seconds; who has asked gives up after two ---------------------
+    node --X  CUT: nothing comes there, so leases end ----------------------------------------
 
 Of a wire that is well nothing is lost, and nothing is late.
 """
@@ -26,11 +27,13 @@ _LINGERS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """The chances of what is asked to be held, and of an answer to be lost, or else late."""
+    """The chances of what is asked to be held, and of an answer to be lost, or else late; `cut`:
+    there is no way."""
 
     held: float = 0.0
     lost: float = 0.0
     late: float = 0.0
+    cut: bool = False
 
 
 _WELL = Trouble()
@@ -48,6 +51,7 @@ class Wires:
         self.done: Counter[str] = Counter()
         self._ports: dict[tuple[str, int], int] = {}
         self._servers: list[asyncio.Server] = []
+        self._ways: dict[tuple[str, int], set[asyncio.StreamWriter]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def begin(self) -> None:
@@ -81,6 +85,8 @@ class Wires:
         for wire in [(name, number) for name in names for number in numbers]:
             self.of[wire] = trouble
             self._well[wire].set() if trouble == _WELL else self._well[wire].clear()
+            for way in self._ways.get(wire, ()) if trouble.cut else ():
+                way.transport.abort()
 
     async def _came(
         self, wire: tuple[str, int], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -89,6 +95,11 @@ class Wires:
             there, to = await asyncio.open_connection("127.0.0.1", self.members[wire[1]])
         except OSError:
             return writer.transport.abort()
+        ways = self._ways.setdefault(wire, set())
+        if self.of[wire].cut:
+            writer.transport.abort()
+            return to.transport.abort()
+        ways |= {writer, to}
         asks = asyncio.create_task(self._ask(wire, reader, to))
         answers = asyncio.create_task(self._answer(wire, there, writer))
         try:
@@ -98,6 +109,7 @@ class Wires:
         finally:
             for task in (asks, answers):
                 task.cancel()
+            ways -= {writer, to}
             for end in (writer, to):
                 end.transport.abort()
 

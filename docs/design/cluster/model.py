@@ -209,8 +209,12 @@ class Ownership:
             return s  # it was claimed of another
         if owned.waits is not None and owned.waits[1] == e:
             return self._has(s, n, c, e, session)
-        if not session or owned.session or (self.check and s.own[c] != (n, e)):
+        if not session or owned.session:
             return s
+        if self.check and s.own[c] != (n, e):
+            # `Moves._refuse` where it is on its way here, else who has sent it looks at etcd.
+            is_there = s.there[a] == 2 and not s.at[a][c].session and owned.waits is None
+            return self._passes(s, a, c, session) if is_there else s
         return self._set(s, n, c, session=session, epoch=e)
 
     def _has(self, s: State, n: int, c: int, e: int, session: int) -> State:

@@ -1,6 +1,8 @@
 """What etcd says of this node's client ids, put right afterwards.
 
-    a lease has ended, `session.owner` is another --> all that is here is claimed anew
+    a lease has ended, `session.owner` is another --> all that is here is claimed anew; what another
+                                                      has goes to who has taken it from here, though
+                                                      we have not heard of that, else to that one
     a new session that outlasts its connection    --> waits for this node: under its home
     one has come, and etcd does not say whose     --> it says so when our store has it
     an end that was not written, a claim whose
@@ -61,6 +63,9 @@ class _Owners(Protocol):
     def is_elsewhere(self, client_id: str, owner: str, revision: int) -> None:
         """Another node has it."""
 
+    def taken(self, client_id: str, by: str, revision: int) -> None:
+        """A node has claimed it of this one."""
+
     async def let_go(self, client_id: str, revision: int) -> None:
         """Etcd is to say no more that this is ours."""
 
@@ -90,6 +95,7 @@ class Amends:
             found = (await owners.etcd.transaction([], [get(key) for key in some])).found
             held = {kv.key: kv for kv in found}
             wanted: list[tuple[str, Json, Json]] = []
+            elsewhere: list[tuple[str, str, int]] = []
             for key, client_id in some.items():
                 kv = held.get(key)
                 said = self.said.get(client_id, "")
@@ -97,8 +103,7 @@ class Amends:
                 lease = owners.lease_of(client_id)
                 value = owners.value_of(client_id, known.user)
                 if kv is not None and known.node not in (owners.name, ""):
-                    lost += 1
-                    owners.is_elsewhere(client_id, known.node, kv.changed)
+                    elsewhere.append((client_id, known.node, kv.changed))
                 elif (
                     known.node and kv is not None and kv.lease == lease
                     and known.user == owner_of(value).user
@@ -107,8 +112,27 @@ class Amends:
                 else:
                     when = absent(key) if kv is None else equals(key, kv.changed)
                     wanted.append((client_id, when, put(key, value, lease)))
+            await self._let_go(elsewhere)
             await self._put_all(wanted)
+            lost += len(elsewhere)
         return lost
+
+    async def _let_go(self, some: list[tuple[str, str, int]]) -> None:
+        """These go to who has taken them from us, if etcd says who: others ask that one for them.
+
+        Who has them by now may have been told so already, and have claimed them anew.
+        """
+        owners = self.owners
+        keys = {owners.keys.taken(owners.name, each): each for each, _, _ in some}
+        read = [get(key) for key in keys]
+        found = (await owners.etcd.transaction([], read)).found if read else ()
+        taken = {keys[kv.key]: kv for kv in found}
+        for client_id, owner, revision in some:
+            kv, ours = taken.get(client_id), owners.owned.get(client_id, 0)
+            if kv is not None and kv.changed > ours:
+                owners.taken(client_id, kv.value.decode(errors="replace"), kv.changed)
+            elif revision > ours:
+                owners.is_elsewhere(client_id, owner, revision)
 
     async def _put_all(self, wanted: list[tuple[str, Json, Json]]) -> None:
         """Each of these, if its condition holds."""

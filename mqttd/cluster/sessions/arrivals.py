@@ -155,14 +155,14 @@ class Arrivals:
             if node is not None:
                 self.transit.say(node, WANT, client_id, revision)
             elif not self.is_left(origin) and self.home_of(origin) < 0:
-                self._nothing(client_id, comes)
+                self.nothing(client_id, comes)
 
     def wanted(self, client_id: str, revision: int) -> Deferred[SessionState | None]:
         """The state of a session that is expected, when all of it is here; None for none."""
         comes = self.find(client_id, revision)
         assert comes is not None
         if comes.whole:
-            return succeed(self._given(client_id, comes))
+            return succeed(self.given(client_id, comes))
         comes.waits = Deferred()
         return comes.waits
 
@@ -179,13 +179,6 @@ class Arrivals:
             return False
         comes.missed = True
         return True
-
-    def left_over(self, client_id: str) -> tuple[int, SessionState | None]:
-        """What has come and nobody has taken: its revision, 0 for nothing, and its state."""
-        comes = self.of.get(client_id)
-        if comes is None or not comes.whole or comes.taken:
-            return 0, None
-        return comes.by, self._given(client_id, comes)
 
     def passed(self, client_id: str, by: str, revision: int) -> bool:
         """A node has claimed it in this revision, after us: it goes on when it is here.
@@ -231,7 +224,7 @@ class Arrivals:
             return
         if not fields:
             if node.name == comes.origin:  # else it has said so before
-                self._nothing(client_id, comes)
+                self.nothing(client_id, comes)
             return
         before = self.transit.mesh.nodes.get(comes.origin)
         if not new and before is not None and before is not node:
@@ -281,7 +274,7 @@ class Arrivals:
         self._begin(comes, state, catcher)
         self.finish(client_id, comes)
 
-    def _nothing(self, client_id: str, comes: Coming) -> None:
+    def nothing(self, client_id: str, comes: Coming) -> None:
         """Its node has nothing of it."""
         if comes.state is not None:
             self.finish(client_id, comes)  # any more
@@ -292,17 +285,31 @@ class Arrivals:
             comes.origin = before
             self.transit.say(node, WANT, client_id, comes.revision)
             return
-        found = self.back(client_id, comes.revision) if before == self.name else None
+        found = self.back(client_id, comes.revision)  # it may be on its way from here
         if found is not None:
             comes.state, comes.catcher, comes.remains = found
         self.finish(client_id, comes)
+
+    def drop(self, client_id: str, comes: Coming) -> None:
+        """It is not ours by etcd, and who had it sends it to who has it by now."""
+        if not comes.taken and any(each is comes for each in self.line(client_id)):
+            self._forget(client_id, comes)
+            waits, comes.waits = comes.waits, None
+            if waits is not None:
+                waits.errback(EtcdError("another node has claimed it after this one"))
+
+    def _forget(self, client_id: str, comes: Coming) -> None:
+        self._unlink(client_id, comes)
+        comes.unmake()
+        if comes.catcher is not None:
+            self.transit.bury(comes.catcher)
 
     def brought_back(self, client_id: str, revision: int) -> None:
         """The node that it was claimed of is gone, and had not had all of it from here."""
         comes = self.find(client_id, revision)
         if comes is not None and not comes.whole and comes.state is None:
-            comes.before = self.name
-            self._nothing(client_id, comes)
+            comes.before = ""
+            self.nothing(client_id, comes)
 
     def _is_coming(self, client_id: str, comes: Coming) -> bool:
         return self.find(client_id, comes.revision) is comes and not comes.whole
@@ -403,13 +410,13 @@ class Arrivals:
             return
         waits, comes.waits = comes.waits, None
         if waits is not None:
-            waits.callback(self._given(client_id, comes))
+            waits.callback(self.given(client_id, comes))
         else:
             self.unclaimed(client_id)
 
     # -- it is entered -------------------------------------------------------------------------
 
-    def _given(self, client_id: str, comes: Coming) -> SessionState | None:
+    def given(self, client_id: str, comes: Coming) -> SessionState | None:
         """Its state is about to be entered, as far as its client still wants it."""
         comes.taken = True
         if comes.catcher is None:
@@ -445,10 +452,7 @@ class Arrivals:
     def _outlived(self, client_id: str, older: Coming | None) -> None:
         """One that was claimed after these is here: it has been where they were to go."""
         while older is not None:
-            self._unlink(client_id, older)
-            older.unmake()
-            if older.catcher is not None:
-                self.transit.bury(older.catcher)
+            self._forget(client_id, older)
             self._done(client_id, older)
             older = older.older
 
@@ -456,10 +460,8 @@ class Arrivals:
         """Who had it need not keep it any longer; that may be our own store."""
         if comes.remains is not None:
             comes.remains.end()
-        origin = self.transit.mesh.nodes.get(comes.origin)
-        if origin is not None and comes.state is not None:
-            self.transit.say(origin, DONE, client_id, comes.revision)
-            self.transit.broker.perform_later()
+        if comes.state is not None:
+            self.transit.tell_done(comes.origin, client_id, comes.revision)
 
     def _not_entered(self, client_id: str, comes: Coming) -> None:
         """Nobody has entered it: its client does not want it, or is not let in."""
@@ -468,10 +470,7 @@ class Arrivals:
         if comes.next is not None:
             self._goes_on(client_id, comes)
             return
-        self._unlink(client_id, comes)
-        comes.unmake()
-        if comes.catcher is not None:
-            self.transit.bury(comes.catcher)
+        self._forget(client_id, comes)
         self._done(client_id, comes)
 
     # -- nodes come and go ---------------------------------------------------------------------
@@ -495,4 +494,4 @@ class Arrivals:
             elif self.is_left(name) or (comes.lasts and self.home_of(name) >= 0):
                 comes.again = comes.state is not None
             else:
-                self._nothing(client_id, comes)
+                self.nothing(client_id, comes)

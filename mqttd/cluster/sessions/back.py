@@ -1,5 +1,7 @@
 """A session that was to leave this node, and whose taker is gone: back here, or on its way again.
 
+So is one whose taker says that it is not for it, and has nothing of it (`Leaving.refused`).
+
     not all of it was sent   --> nobody has claimed it since --> ours again
                              --> this node has --> it is here; another has --> it goes there
     all was sent: that node may have let its client in, and have more than we have
@@ -23,6 +25,7 @@ from mqttd.cluster.etcd.many import Many
 from mqttd.cluster.sessions.departures import Leaving
 from mqttd.cluster.sessions.moves import Moves
 from mqttd.cluster.sessions.silence import Silence
+from mqttd.cluster.sessions.tried import Tried
 from mqttd.types import SessionState
 
 __all__ = ["bring_back"]
@@ -45,6 +48,7 @@ class _Owners(Protocol):
     owned: dict[str, int]
     moves: Moves
     silence: Silence
+    tried: Tried
 
     def user_in(self, client_id: str, state: SessionState) -> str:
         """Whose session this is, for etcd."""
@@ -61,14 +65,19 @@ async def bring_back(owners: _Owners, client_id: str, leaves: Leaving) -> None:
     waits = True
     while waits and departures.of.get(client_id) is leaves:
         # Where that is back, and is not taken over, it has what was for it.
-        waits = not owners.is_there(leaves.to) or owners.silence.is_left(leaves.to)
-        when = absent(key) if leaves.doubt else equals(key, leaves.revision)
+        waits = leaves.refused or not owners.is_there(leaves.to)
+        waits = waits or owners.silence.is_left(leaves.to)
+        when = [absent(key) if leaves.doubt else equals(key, leaves.revision)]
+        if not leaves.refused and not owners.is_there(leaves.to):
+            when.append(absent(owners.keys.node(leaves.to)))  # else it is back, and waits for it
         if not owners.lease:
             await deferLater(owners.reactor, _AGAIN)
             continue
         try:
             then = [put(key, own, owners.home)] if waits else []
-            answer = await owners.many.transaction([when], then, [get(key)])
+            if then:
+                owners.tried.claims(client_id, leaves.to, leaves.revision)  # also without an answer
+            answer = await owners.many.transaction(when, then, [get(key)])
         except EtcdError:
             await deferLater(owners.reactor, _AGAIN)
             continue
@@ -76,6 +85,7 @@ async def bring_back(owners: _Owners, client_id: str, leaves: Leaving) -> None:
             return
         if answer.done and waits:
             owners.owned[client_id] = answer.revision
+            owners.tried.won(client_id, leaves.to)
             owners.keep_here(client_id, answer.revision, departures.recall(client_id))
             return
         if not answer.done and not answer.found:
@@ -88,7 +98,7 @@ async def bring_back(owners: _Owners, client_id: str, leaves: Leaving) -> None:
                 # It cannot be read; who claims it writes it anew.
                 await deferLater(owners.reactor, _AGAIN)
                 continue
-            if leaves.doubt and origin == leaves.to:
+            if leaves.doubt and origin == leaves.to and not leaves.refused:
                 awaited = arrivals.is_left(origin) or arrivals.home_of(origin) >= 0
                 await deferLater(owners.reactor, _AGAIN if waits else _LATE)
                 if departures.of.get(client_id) is not leaves:

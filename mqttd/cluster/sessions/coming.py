@@ -58,6 +58,8 @@ class Coming:
         self.has_tail = False
         self.whole = False
         self.taken = False
+        #: That it is ours etcd has said when all of it was here.
+        self.sure = False
         #: Who has claimed it meanwhile, and when.
         self.next: tuple[str, int] | None = None
         self.waits: Deferred[SessionState | None] | None = None
@@ -74,6 +76,10 @@ class Coming:
         self.revision = self.by = self.claimed = revision
         self.again = self.state is not None
         return True
+
+    def is_by(self, name: str, found: tuple[str, str, int]) -> bool:
+        """Whether it is this node's by what etcd says: owner, from whom, and since when."""
+        return found[0] == name and found[2] in (self.by, self.revision)
 
     def unmake(self) -> None:
         """What was made of it is not wanted any more; its packets may be."""

@@ -7,7 +7,8 @@
                      another one keeps what comes behind the marks, which is b's, for a b that is
                      killed before DONE
     claimed again meanwhile --> all of it goes to who has claimed it last
-    b is gone    --> the catcher goes on; who it is for is asked of etcd (`Owners.bring_back`)
+    b is gone, or says that it is not for it
+                 --> the catcher goes on; who it is for is asked of etcd (`Owners.bring_back`)
 
 Promise: what leaves is here, and in the store if it was, until somebody else says that he has it.
 """
@@ -58,6 +59,8 @@ class Leaving:
         #: client in, and have more than we have.
         self.whole = False
         self.doubt = False
+        #: That node has said that it is not for it, and that it has nothing of it.
+        self.refused = False
         self.late: Any = None
 
 
@@ -169,6 +172,18 @@ class Departures:
         leaves = self.of.get(client_id)
         if leaves is not None and leaves.revision == revision:
             self.forget(client_id)
+
+    def refused(self, client_id: str, by: str, revision: int) -> None:
+        """It is not for who was sent it: by etcd somebody else has claimed it, or nobody."""
+        leaves = self.of.get(client_id)
+        if leaves is not None and self.is_for(client_id, by, revision):
+            leaves.refused = True
+            self.gone(client_id, leaves)
+
+    def is_for(self, client_id: str, by: str, revision: int) -> bool:
+        """Whether it goes to this node, for what that has claimed in this revision."""
+        leaves = self.of.get(client_id)
+        return leaves is not None and (leaves.to, leaves.revision) == (by, revision)
 
     # -- it goes -------------------------------------------------------------------------------
 

@@ -54,6 +54,7 @@ from mqttd.cluster.sessions.transit import (
     GIVE,
     HEIR,
     LANE_MARKED,
+    LOOK,
     MARK,
     MARKED,
     MORE,
@@ -166,6 +167,7 @@ class Moves:
             leaves = self.departures.of.get(client_id)
             if leaves is not None:
                 if (leaves.revision, leaves.to) != (revision, by) and leaves.revision >= revision:
+                    self.tell_look(client_id, by, revision)  # it was claimed later by who it is for
                     return
                 # To whom it goes already, too: it asks again, since it has lost sight of us.
                 gone += [leaves.catcher, leaves.since]
@@ -220,7 +222,9 @@ class Moves:
                 done.addErrback(lambda failure: self.log.failure("a session that comes", failure))
         elif what == MARK:
             known, origin, to = fields
-            sending = known[8:]
+            sending, for_us = known[8:], origin.decode() == self.name
+            if for_us and not self.departures.is_for(client_id, node.name, revision):
+                self.tell_look(client_id, node.name, revision)
             self._asked.append((number_of(known), client_id, revision, origin.decode(),
                                 to.decode(), sending))  # fmt: skip
             self._marked_by(node, client_id, revision, sending)
@@ -239,6 +243,10 @@ class Moves:
             self.arrivals.tail(node, client_id, revision, fields)
         elif what == DONE:
             self.departures.done(client_id, revision)
+        elif what == LOOK:
+            self.departures.refused(client_id, node.name, revision)
+            done = Deferred.fromCoroutine(self._looked(node, client_id, revision))
+            done.addErrback(lambda failure: self.log.failure("a session that comes", failure))
 
     def _marked_by(self, node: Node, client_id: str, revision: int, sending: bytes) -> None:
         self._marked(client_id, revision, node.number, sending)
@@ -255,16 +263,45 @@ class Moves:
         found = await self.whose(client_id)
         if found is None:
             return  # it is kept there, and sent again
-        owner, origin, since = found
+        owner, _, since = found
         is_ours = (owner, since) == (self.name, revision)
         coming = self.arrivals.line(client_id)
         if is_ours or any(each.renews(node.name, revision) for each in coming):
             self._state(node, client_id, revision, fields)
         elif owner == node.name or self._asks(client_id, node.name):
             pass  # it is its own again, or for a claim that it has not heard of yet
-        elif origin != self.name or client_id in self.departures.of:
+        elif self._has(client_id):
             self._refuse(node, client_id, revision, fields)
-        # Else who has claimed it from us was told that it is not here, and asks that node.
+        elif fields:
+            self.tell_look(client_id, node.name, revision)
+
+    def tell_look(self, client_id: str, to: str, revision: int) -> None:
+        """Have a node look at etcd: who it sends it to, or asks, has nothing by this revision."""
+        node = self.mesh.nodes.get(to)
+        if node is not None:
+            self.transit.say(node, LOOK, client_id, revision)
+            self.broker.perform_later()
+
+    async def _looked(self, node: Node, client_id: str, revision: int) -> None:
+        """What we have claimed in this revision is at that node by a later claim."""
+        comes = self.arrivals.find(client_id, revision)
+        if comes is None or comes.whole or comes.origin != node.name:
+            return
+        found = await self.whose(client_id)
+        if found is not None and not comes.is_by(self.name, found):
+            self.arrivals.drop(client_id, comes)
+
+    def recall(self, client_id: str, revision: int) -> SessionState | None:
+        """What was to leave here, and has not: nobody had it before it was claimed here now."""
+        leaves = self.departures.of.get(client_id)
+        if leaves is None or leaves.revision >= revision:
+            return None
+        return self.departures.recall(client_id)
+
+    def _has(self, client_id: str) -> bool:
+        """Whether it is here, comes here, or goes from here."""
+        coming = any(each.state is not None for each in self.arrivals.line(client_id))
+        return coming or client_id in self.broker.sessions or client_id in self.departures.of
 
     def _asks(self, client_id: str, origin: str) -> bool:
         """Whether we have claimed it of this node, or may have, in another revision."""
@@ -330,6 +367,7 @@ class Moves:
 
     def joined(self, node: Node) -> None:
         """A node is there."""
+        self.transit.joined(node)
         self.arrivals.joined(node)
         self.departures.joined(node)
 
@@ -365,6 +403,6 @@ class Moves:
 
     def given_up(self, name: str) -> None:
         """It is not awaited any more."""
-        self.transit.is_over(name)
+        self.transit.given_up(name)
         self.arrivals.left(name)
         self._look()

@@ -45,6 +45,7 @@ from mqttd.cluster.etcd.many import Many
 from mqttd.cluster.sessions.amends import Amends
 from mqttd.cluster.sessions.back import bring_back
 from mqttd.cluster.sessions.departures import Leaving
+from mqttd.cluster.sessions.left_over import keep_left_over, take_in
 from mqttd.cluster.sessions.moves import Moves
 from mqttd.cluster.sessions.moving import Moving
 from mqttd.cluster.sessions.silence import Silence
@@ -154,12 +155,12 @@ class Owners:
         try:
             claim = self._had(client_id) or await self._claim_now(client_id, principal, giver)
             if giver:
-                self._take_in(client_id, claim)
+                take_in(self, client_id, claim)
             return claim
         finally:
             if not turn.waiting:
                 del self.turns[client_id]
-                self._keep_left_over(client_id)
+                keep_left_over(self, client_id)
             turn.release()
             self.moving.end(client_id)
 
@@ -205,6 +206,7 @@ class Owners:
                 if is_other and (comes_here or client_id in self.sessions):
                     raise _anothers(client_id)
                 if comes_here:
+                    before = arrivals.origin_of(client_id)
                     return await self._won(client_id, found.changed, before, "", lasts, known.user)
                 if is_here and not is_other:
                     return Claim(found.changed, Held.HERE)
@@ -273,7 +275,9 @@ class Owners:
         self.tried.won(client_id, origin)
         self.amends.claimed(client_id, user, lasts)
         if not origin:
-            return Claim(revision, Held.NOWHERE)
+            state = self.moves.recall(client_id, revision)
+            held = Held.NOWHERE if state is None else Held.NODE
+            return Claim(revision, held, self.name if state else "", state)
         comes = self.moves.arrivals.expect(client_id, origin, revision)
         comes.user = user
         comes.lasts = comes.lasts or lasts
@@ -294,10 +298,11 @@ class Owners:
             raise EtcdError(f"its session has not come from node {origin!r} yet") from None
         finally:
             arrivals.unwanted(client_id, revision)
-        self._has_come(client_id, state)
+        self.has_come(client_id, state)
         return Claim(revision, Held.NODE, origin, state)
 
-    def _has_come(self, client_id: str, state: SessionState | None) -> None:
+    def has_come(self, client_id: str, state: SessionState | None) -> None:
+        """A session has come here from another node, or nothing of it."""
         if state is not None:
             self.came += 1
             self.moving.charge(client_id, state)
@@ -337,24 +342,10 @@ class Owners:
             pulled = Deferred.fromCoroutine(self._claim(client_id, None, giver))
             pulled.addErrback(lambda failure: None)  # it is offered again
 
-    def _take_in(self, client_id: str, claim: Claim) -> None:
-        """What was claimed for nobody who is there."""
-        if claim.state is not None:
-            self.keep_here(client_id, claim.epoch, claim.state)
-        elif claim.held is not Held.HERE:
-            self.release(client_id, claim.epoch)
-
     def unclaimed(self, client_id: str) -> None:
         """A session has come that nobody waits for."""
         if client_id not in self.turns:
-            self._keep_left_over(client_id)
-
-    def _keep_left_over(self, client_id: str) -> None:
-        revision, state = self.moves.arrivals.left_over(client_id)
-        if revision and self.owned.get(client_id, 0) <= revision:  # else that of later is here
-            self.owned[client_id] = revision
-            self._has_come(client_id, state)
-            self._take_in(client_id, Claim(revision, Held.NODE, state=state))
+            keep_left_over(self, client_id)
 
     def release(self, client_id: str, epoch: int) -> Deferred[None] | None:
         """As `IRegistry.release`."""
@@ -403,6 +394,9 @@ class Owners:
         if client_id not in self.owned:
             self.amends.forget(client_id)
         state = self._hand_over(client_id, revision)
+        if state is None and client_id in self.sessions:
+            self.moves.tell_look(client_id, by, revision)  # it is here by a later claim than that
+            return
         self.tried.taken(client_id, revision, state is not None)
         self.went += state is not None
         self.moves.hand(client_id, by, revision, state)
@@ -416,6 +410,8 @@ class Owners:
         elif self.owned.get(client_id, 0) < revision:
             self.owned.pop(client_id, None)
             self._hand(client_id, by, revision)
+        elif client_id in self.sessions:
+            self.moves.tell_look(client_id, by, revision)
         else:
             # We have claimed it of that node since: it waits for what left here before, or for our
             # word that nothing did, and we for it.

@@ -22,6 +22,7 @@ __all__ = [
     "GIVE",
     "HEIR",
     "LANE_MARKED",
+    "LOOK",
     "MARK",
     "MARKED",
     "MARKS",
@@ -37,7 +38,8 @@ __all__ = [
 ]
 
 #: What is said of a session: its state, more of its queue, a mark asked for and given, that of the
-#: lane of QoS 2, what was caught, an end, an offer, and a question for what was claimed.
+#: lane of QoS 2, what was caught, an end, an offer, a question for what was claimed, and that it is
+#: not for who was sent it, who has nothing of it: etcd says whose it is.
 WHOLE: Final = b"state"
 MORE: Final = b"more"
 MARK: Final = b"mark"
@@ -47,6 +49,7 @@ TAIL: Final = b"tail"
 DONE: Final = b"done"
 GIVE: Final = b"give"
 WANT: Final = b"want"
+LOOK: Final = b"look"
 #: Seconds for the marks of nodes that are there, whatever keeps them: their links, etcd, or, in the
 #: lane of QoS 2, a store whose copies are not there, which keeps nothing back for longer than
 #: `mqttd.cluster.replication.copying.PATIENCE`. Whoever goes on without them may have twice what
@@ -71,11 +74,32 @@ class Transit:
         self.reactor = reactor
         #: Nodes that have just gone, and until when they may be back.
         self._gone: dict[str, float] = {}
+        #: What is done, and is to be told to nodes that were not there then.
+        self._untold: dict[str, list[tuple[str, int]]] = {}
 
     def say(self, to: Node, what: bytes, client_id: str, revision: int, *fields: bytes) -> None:
         """A frame, kept until that node has taken it."""
         start = [what, client_id.encode(), revision.to_bytes(8, "big")]
         to.ferry.keep(packed_frame(STATE, [*start, *fields]))
+
+    def tell_done(self, to: str, client_id: str, revision: int) -> None:
+        """What this node has sent is where it belongs; it may be gone for its lease alone."""
+        node = self.mesh.nodes.get(to)
+        if node is None:
+            self._untold.setdefault(to, []).append((client_id, revision))
+        else:
+            self.say(node, DONE, client_id, revision)
+            self.broker.perform_later()
+
+    def joined(self, node: Node) -> None:
+        """It is there, maybe again."""
+        for client_id, revision in self._untold.pop(node.name, ()):
+            self.say(node, DONE, client_id, revision)
+
+    def given_up(self, name: str) -> None:
+        """It is not awaited any more."""
+        self._untold.pop(name, None)
+        self.is_over(name)
 
     def mark(self, to: Node, client_id: str, revision: int, sending: bytes) -> None:
         """The same by the lane of QoS 2: what was sent there before this is before the mark."""

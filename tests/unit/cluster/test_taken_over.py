@@ -172,6 +172,7 @@ def test_a_session_is_not_brought_back_from_who_has_claimed_it_later(
     node.leaves("a", claimed_by_a)
     comes = node.moves.arrivals.expect("s", "b", 9)
     comes.before = "c"
+    node.owners.owned["s"] = 9
     node.says("b", 9)
     assert (node.memory.session("s") is not None) == is_back
     assert ("s" in node.moves.departures.of) != is_back

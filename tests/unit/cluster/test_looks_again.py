@@ -1,0 +1,269 @@
+"""What is sent to a node that has claimed it anew since, or has it no more, is lost nowhere."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import Any
+
+import pytest
+from twisted.internet.defer import Deferred
+
+from mqttd.cluster.etcd.keys import claimed
+from mqttd.cluster.sessions.transit import DONE, LANE_MARKED, LOOK, MARK, MARKED, TAIL, WANT, WHOLE
+from mqttd.codec.packets import Connack
+from tests.unit.cluster.test_unanswered import Said, claimed_in_vain, taken_unheard
+from tests.unit.cluster.test_users import ALICE, HOME, KEYS, OTHER, Node
+
+OWN = b64encode(KEYS.own("s")).decode()
+
+
+@pytest.fixture
+def node() -> Node:
+    """`c`; the session is at `b`."""
+    made = Node()
+    made.etcd.write(KEYS.own("s"), claimed("b", "", ALICE), OTHER)
+    return made
+
+
+@pytest.fixture
+def said(node: Node) -> Said:
+    heard: Said = []
+    say = node.moves.transit.say
+
+    def hear(to: Any, what: bytes, client_id: str, revision: int, *fields: bytes) -> None:
+        heard.append((to.name, what, revision, len(fields)))
+        say(to, what, client_id, revision, *fields)
+
+    node.moves.transit.say = hear  # type: ignore[method-assign]
+    return heard
+
+
+def sends_all(node: Node, name: str, revision: int) -> None:
+    """What this one has of the session, and the marks of all."""
+    node.sends(name, revision, node.record_of("alice"))
+    for each in "ab":
+        node.sends(each, revision, what=MARKED)
+        node.sends(each, revision, what=LANE_MARKED)
+    node.sends(name, revision, what=TAIL)
+
+
+def claims_all(node: Node) -> int:
+    done = Deferred.fromCoroutine(node.owners.amends.claim_all(["s"]))
+    node.turn()
+    assert isinstance(done.result, int)
+    return done.result
+
+
+def is_at_c(node: Node) -> int:
+    """The session is here; in which revision."""
+    del node.etcd.kept[OWN]
+    node.comes("alice", False).drop()
+    assert "s" in node.memory.broker.sessions
+    return node.owners.owned["s"]
+
+
+def leaves(node: Node, origin: str = "c") -> int:
+    """It goes to `b`, which has claimed it of one of us: in which revision."""
+    is_at_c(node)
+    revision = node.etcd.write(KEYS.own("s"), claimed("b", origin, ALICE), OTHER)
+    node.owners.is_elsewhere("s", "b", revision)
+    assert node.moves.departures.of["s"].revision == revision
+    return revision
+
+
+def test_17_what_is_sent_for_a_claim_that_was_made_anew_since_is_sent_again(
+    node: Node, said: Said
+) -> None:
+    """By `a`, of whom `b` had claimed it unheard, and which had read in etcd that we have it."""
+    first = claimed_in_vain(node)
+    second = claimed_in_vain(node)
+    node.sends("a", first, node.record_of("alice"))
+    assert said == [("a", LOOK, first, 0)]
+    sends_all(node, "a", second)
+    assert "s" in node.memory.broker.sessions
+    assert ("a", DONE, second, 0) in said
+
+
+@pytest.mark.parametrize("owner", ["", "b"])
+def test_17_what_is_sent_for_a_claim_that_is_gone_is_not_dropped(
+    node: Node, said: Said, owner: str
+) -> None:
+    """With the lease of that; or another has claimed it since, and not of us."""
+    revision = claimed_in_vain(node)
+    del node.etcd.kept[OWN]
+    if owner:
+        node.etcd.write(KEYS.own("s"), claimed(owner, "", ALICE), OTHER)
+    node.sends("a", revision, node.record_of("alice"))
+    assert said == [("a", LOOK, revision, 0)]
+
+
+def test_what_is_here_already_is_not_wanted(node: Node, said: Said) -> None:
+    revision = is_at_c(node)
+    node.sends("a", revision + 1, node.record_of("alice"))
+    assert said == [("a", DONE, revision + 1, 0)]
+
+
+def test_what_is_not_for_who_was_sent_it_goes_to_who_has_claimed_it(node: Node, said: Said) -> None:
+    before = leaves(node)
+    revision = node.etcd.write(KEYS.own("s"), claimed("a", "b", ALICE), OTHER)
+    node.sends("a", before, what=LOOK)
+    node.sends("b", before - 1, what=LOOK)
+    assert node.moves.departures.of["s"].to == "b"
+    node.sends("b", before, what=LOOK)
+    assert said[-1] == ("a", WHOLE, revision, 1)
+    node.sends("a", revision, what=DONE)
+    assert not node.moves.departures.of
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_what_is_not_for_who_was_sent_it_and_nobody_s_is_here_again(
+    node: Node, answers: bool
+) -> None:
+    before = leaves(node)
+    del node.etcd.kept[OWN]
+    node.etcd.away = not answers
+    node.sends("b", before, what=LOOK)
+    node.etcd.away = False
+    node.turn(2)
+    assert node.etcd.read() == ("c", "", ALICE) and node.etcd.lease() == HOME
+    assert "s" in node.memory.broker.sessions and not node.moves.departures.of
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_17_what_was_taken_unheard_goes_to_who_has_taken_it(
+    node: Node, said: Said, known: bool
+) -> None:
+    """Others ask that one for it. Where etcd does not say who, since the lease of that has ended,
+    it goes to who has it by now."""
+    is_at_c(node)
+    taken = taken_unheard(node, "b") + 1
+    revision = node.etcd.write(KEYS.own("s"), claimed("a", "b", ALICE), OTHER)
+    if not known:
+        del node.etcd.kept[b64encode(KEYS.taken("c", "s")).decode()]
+    assert claims_all(node) == 1
+    assert said == [("b", WHOLE, taken, 1) if known else ("a", WHOLE, revision, 1)]
+    assert "s" not in node.owners.owned
+
+
+def test_17_what_goes_from_here_is_not_new_for_who_claims_it_here(node: Node, said: Said) -> None:
+    """Nobody else has anything of it; `b` had claimed it of `a`, and that of us, unheard."""
+    leaves(node, "a")
+    client = node.comes("alice", False)
+    revision = node.owners.owned["s"]
+    node.sends("b", revision)
+    assert said[-1] == ("a", WANT, revision, 0)
+    node.sends("a", revision)
+    (connack,) = client.take()
+    assert isinstance(connack, Connack) and connack.session_present
+    assert not node.moves.departures.of
+
+
+def test_who_asks_for_what_is_here_by_a_later_claim_is_to_look(node: Node, said: Said) -> None:
+    """It took our word that nothing is here for a session that is new."""
+    revision = is_at_c(node)
+    node.owners.wanted("s", "b", revision - 1)
+    node.owners.taken("s", "a", revision - 1)
+    assert said == [("b", LOOK, revision - 1, 0), ("a", LOOK, revision - 1, 0)]
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_who_is_to_look_waits_no_more_for_what_another_has_claimed_since(
+    node: Node, is_ours: bool
+) -> None:
+    claim = node.owners.claim("s", "alice")
+    failed: list[Any] = []
+    claim.addErrback(failed.append)  # type: ignore[union-attr]
+    node.turn()
+    revision = node.owners.owned["s"]
+    if not is_ours:
+        node.etcd.write(KEYS.own("s"), claimed("b", "", ALICE), OTHER)
+    node.sends("b", revision, what=LOOK)
+    assert bool(node.moves.arrivals.of) is is_ours
+    assert bool(failed) is not is_ours
+
+
+def test_who_wants_marks_for_what_goes_elsewhere_by_now_is_to_look(node: Node, said: Said) -> None:
+    before = leaves(node)
+    marks = [(0).to_bytes(8, "big"), b"c", b"b"]
+    node.sends("b", before, *marks, what=MARK)
+    assert ("b", LOOK, before, 0) not in said
+    node.owners.taken("s", "a", node.etcd.write(KEYS.own("s"), claimed("a", "b", ALICE), OTHER))
+    node.sends("b", before, *marks, what=MARK)
+    assert ("b", LOOK, before, 0) in said
+    node.owners.wanted("s", "b", before)
+    assert said.count(("b", LOOK, before, 0)) == 2
+
+
+def test_what_we_have_back_without_an_answer_is_here_for_who_comes(node: Node) -> None:
+    """Etcd says that it is ours, and not of whom: it was about to leave."""
+    before = leaves(node)
+    assert node.moves.departures.of["s"].revision == before
+    node.etcd.write(KEYS.own("s"), claimed("c", "", ALICE), HOME)
+    client = node.comes("alice", False)
+    (connack,) = client.take()
+    assert isinstance(connack, Connack) and connack.session_present
+    assert not node.moves.departures.of
+
+
+def test_who_claims_of_us_what_we_have_back_without_an_answer_is_given_what_came_to_the_other(
+    node: Node, said: Said
+) -> None:
+    """The node that it was to go to was gone for its lease, and had all of it."""
+    before = leaves(node)
+    node.etcd.deaf = True
+    node.members.discard("b")
+    node.moves.left("b")
+    node.turn()
+    node.etcd.deaf = False
+    assert node.etcd.read() == ("c", "", ALICE)
+    node.members.add("b")
+    node.sends("b", before, what=DONE)
+    revision = taken_unheard(node, "a")
+    node.owners.taken("s", "a", revision)
+    assert said[-1] == ("b", WANT, revision - 1, 0)
+
+
+def test_what_is_back_at_its_taker_is_not_brought_back(node: Node) -> None:
+    """That was a member anew before etcd was asked, though we have not heard of it."""
+    before = leaves(node)
+    node.etcd.write(KEYS.node("b"), b"", OTHER)
+    node.members.discard("b")
+    node.moves.left("b")
+    node.turn()
+    assert node.etcd.read() == ("b", "c", ALICE)
+    assert node.moves.departures.of["s"].revision == before
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_what_nobody_waits_for_is_kept_where_etcd_says_so_still(
+    node: Node, said: Said, is_ours: bool
+) -> None:
+    """Its claim was not answered, and it was ours when it began to come."""
+    revision = claimed_in_vain(node)
+    node.sends("b", revision, node.record_of("alice"))
+    if not is_ours:
+        node.etcd.write(KEYS.own("s"), claimed("b", "", ALICE), OTHER)
+    for each in "ab":
+        node.sends(each, revision, what=MARKED)
+        node.sends(each, revision, what=LANE_MARKED)
+    node.sends("b", revision, what=TAIL)
+    assert ("s" in node.memory.broker.sessions) is is_ours
+    assert (("b", LOOK, revision, 0) in said) is not is_ours
+    assert not node.moves.arrivals.of
+
+
+def test_who_was_gone_when_it_was_done_is_told_when_it_is_back(node: Node, said: Said) -> None:
+    """Its lease had ended, and it keeps the session, and catches for it, until then."""
+    node.comes("alice", False)
+    revision = node.owners.owned["s"]
+    node.sends("b", revision, node.record_of("alice"))
+    node.sends("b", revision, what=TAIL)
+    node.mesh.leave(node.nodes["b"])
+    node.moves.left("b")
+    node.sends("a", revision, what=MARKED)
+    node.sends("a", revision, what=LANE_MARKED)
+    node.turn(1)
+    assert "s" in node.memory.broker.sessions
+    node.nodes["b"] = node.mesh.join("b", 2)
+    node.moves.joined(node.nodes["b"])
+    assert said[-1] == ("b", DONE, revision, 0)
