@@ -10,8 +10,10 @@ The filters are seen before the mark is asked for, in etcd's order, so nothing i
 of the two lanes of a link has a mark.
 
 What the node itself was about to send to others, QoS 2 that its store had with the packet ids of
-its publishers, the heir hands out: each takes what it has not had (`mqttd.mesh.ferry`). LEFT with
-no messages is the end of it: sessions on their way, those that the heir sends on, too, wait for it.
+its publishers, the heir hands out: each takes what it has not had (`mqttd.mesh.ferry`), as that was
+when the node was gone: what that sends in its next life, or as a member anew, has later numbers.
+LEFT with no messages is the end of it: sessions on their way, those that the heir sends on, too,
+wait for it.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from twisted.logger import Logger
 from mqttd.cluster.links.nodes import Node
 from mqttd.cluster.replication.share import Share
 from mqttd.mesh.arriving import Arriving
+from mqttd.mesh.ferry import LastingFerry
 from mqttd.mesh.frames import STATE, frame, number_of, packed, unpacked
 from mqttd.mesh.landing import Control
 from mqttd.mesh.link import Link, Nowhere
@@ -61,6 +64,14 @@ class Inheriting:
         self.heirs: dict[str, Callable[[str, int, list[Kept], Wanted], object]] = {}
         #: Which takings over were given what there is: (node, revision).
         self._given: dict[str, int] = {}
+        #: The number of the last message that had come from a node when it was gone, and its book.
+        self._had: dict[str, tuple[int, int]] = {}
+
+    def left(self, name: str) -> None:
+        """A node is gone; while it is taken over that may be its next life."""
+        ferry = self.cluster.mesh.ferries.get(name)
+        if ferry is not None and not (name in self._had and self.cluster.view.is_taken_over(name)):
+            self._had[name] = ferry.have, ferry.theirs
 
     def forget(self, name: str) -> None:
         """Nobody here is the heir of this node any more."""
@@ -121,8 +132,12 @@ class Inheriting:
         for target in cluster.mesh.nodes.values():
             end = [LEFT, name.encode(), book.to_bytes(8, "big")]
             target.ferry.keep(frame(STATE, packed(end)))
-        cluster.moves.handed_out(name)
+        self._over(name)
         cluster.broker.perform_later()
+
+    def _over(self, name: str) -> None:
+        self._had.pop(name, None)
+        self.cluster.moves.handed_out(name)
 
     def _take(self, name: str, book: int, messages: list[Numbered]) -> None:
         """What has not come of these is for the sessions here."""
@@ -132,10 +147,23 @@ class Inheriting:
         choice.link = _NOBODY
         try:
             for number, data in messages:
-                if ferry.inherits(number, book):
+                if self._lacks(ferry, number, book):
                     Arriving(broker, Link(broker, Nowhere(), 0), Control(), choice).take(data)
         finally:
             choice.link = before
+
+    def _lacks(self, ferry: LastingFerry, number: int, book: int) -> bool:
+        """Whether this has not come of what a node was before; it has now."""
+        had = self._had.get(ferry.label)
+        if had is None or had == (ferry.have, ferry.theirs):
+            lacks = ferry.inherits(number, book)  # it has sent nothing since
+            if had is not None:
+                self._had[ferry.label] = ferry.have, ferry.theirs
+            return lacks
+        if had[1] == book and number <= had[0]:
+            return False
+        self._had[ferry.label] = number, book
+        return True
 
     def told(self, node: Node, body: bytes) -> bool:
         """A frame of another node; whether it is one of these."""
@@ -148,7 +176,7 @@ class Inheriting:
             if messages:
                 self._take(gone, number_of(fields[0]), messages)
             else:
-                self.cluster.moves.handed_out(gone)
+                self._over(gone)
             return True
         if what == LANE_MARK:
             if gone in self.heirs:

@@ -105,6 +105,7 @@ class Replication:
                 self.inheriting.look()
 
         cluster.everything, cluster.other = all_of, one_of
+        cluster.moves.parted = self.inheriting.left
         cluster.shown.more = self.counters
         cluster.owners.all_lasts = True
         cluster.owners.silence.lasts = self._is_silent

@@ -115,6 +115,8 @@ class Moves:
         self._early: list[tuple[str, Coming]] = []
         #: What nodes have sent whose sessions are being taken over.
         self._late: list[tuple[Node, bytes]] = []
+        #: A node is gone.
+        self.parted: Callable[[str], object] = lambda name: None
         #: A session is here, with a state or a new one.
         self.here: Callable[[Session, bool], object] = lambda *_: None
         broker.registry.entered = self._entered
@@ -386,6 +388,7 @@ class Moves:
 
     def left(self, name: str) -> None:
         """A node is gone."""
+        self.parted(name)
         wait = HEIR if self.arrivals.is_left(name) else BACK
         self.transit.is_gone(name, wait, self._look)
         self.arrivals.left(name)

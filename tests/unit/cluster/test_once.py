@@ -469,6 +469,41 @@ def test_an_heir_hands_out_what_each_has_not_had(pair: Pair) -> None:
     assert pair.received() == []
 
 
+def test_17_what_it_sends_as_a_member_anew_is_not_what_its_heir_has(pair: Pair) -> None:
+    """Its lease had ended, it lives, and what it had for others its heir hands out: what it says in
+    its lane meanwhile has later numbers."""
+    pair.publish(b"a")
+    pump(pair.here, pair.there)
+    assert pair.received() == [b"a"]
+    pair.here.cut(), pair.there.cut()
+    book, last = pair.here.other.once.book, pair.there.other.once.have
+    mesh, taken_over = pair.there.mesh, [False]
+    view = SimpleNamespace(is_taken_over=lambda name: taken_over[0])
+    moves = SimpleNamespace(handed_out=lambda name: None)
+    cluster: Any = SimpleNamespace(
+        name="there", mesh=mesh, broker=pair.there.broker, moves=moves, view=view
+    )
+    heir = Inheriting(cluster, Logger())
+    for taken_over[0] in (False, True):
+        pair.publish(b"b")
+        heir.left("here")
+        pair.here.mesh.forget_all()
+        joined(pair.here, pair.there)
+        pair.here.other.once.keep(frame(STATE, b"mark"))
+        pump(pair.here, pair.there)
+        assert pair.there.other.once.have > last + 1
+        pair.here.cut(), pair.there.cut()
+    messages = [
+        (last + at, _wire(Publish("t", b"ab"[at : at + 1], 2, packet_id=7))) for at in (0, 1)
+    ]
+    for _ in range(2):
+        heir._take("here", book, messages)
+        pair.there.settle()
+    assert pair.received() == [b"b"]
+    heir.hand_out("here", book, {})
+    assert not heir._had
+
+
 def _wire(packet: Publish) -> bytes:
     from mqttd.codec.serializer import serialize
 
