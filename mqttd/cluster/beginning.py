@@ -1,9 +1,12 @@
-"""What a node takes from one that serves before it lets clients in: the retained messages.
+"""What a node waits for before it lets clients in: the retained messages of one that serves, and
+that nobody is being taken over.
 
     a node that is ready, by name --> its stream begun anew --> all it has --> met
                                   '-- not in time --> the next one
+    a node that is gone, and whose heir is not done --> what is published here would be kept for it
+                                  by nobody: we have never known its filters
 
-Promise: `GIVE` seconds for a node that answers.
+Promise: `GIVE` seconds for a node that answers, `TAKEN_OVER` for heirs.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from mqttd.cluster.links.nodes import Node, NodeMesh
@@ -22,6 +26,9 @@ __all__ = ["Beginning"]
 #: Seconds that a start waits for a link to one whose retained messages are to be had, and for them.
 MEET: Final = 3.0
 GIVE: Final = 60.0
+#: Seconds for those who take over what others have left, and until it is looked again.
+TAKEN_OVER: Final = 10.0
+_AGAIN: Final = 0.2
 
 
 class Beginning:
@@ -50,7 +57,17 @@ class Beginning:
             meets.callback(None)
 
     async def take(self) -> None:
-        """Have the retained messages of one that is ready, if there is any."""
+        """Have the retained messages of one that is ready, if there is any, and heirs be done."""
+        await self._take()
+        end = self.reactor.seconds() + TAKEN_OVER
+        while self.reactor.seconds() < end and any(map(self._is_left, self.view.names())):
+            await deferLater(self.reactor, _AGAIN)
+
+    def _is_left(self, name: str) -> bool:
+        view = self.view
+        return view.is_taken_over(name) or (view.is_left(name) and view.home_of(name) >= 0)
+
+    async def _take(self) -> None:
         ready = [each for each in self.view.members.values() if each.ready]
         for name in sorted(each.name for each in ready if each.name != self.view.name):
             if name not in self.mesh.nodes:

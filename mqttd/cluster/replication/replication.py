@@ -44,6 +44,9 @@ __all__ = ["Replication"]
 #: Seconds between two looks at who is to be taken over, and of each rank until it begins.
 _LOOK: Final = 0.25
 _TURN: Final = 0.75
+#: Seconds that a node is a member before it takes others over: where all leases have ended at once,
+#: those that live are back by then, with their sessions.
+_TOGETHER: Final = 2.0
 _AGAIN: Final = 0.5
 #: Seconds until it is tried again to take a node over.
 _LATER: Final = 2.0
@@ -76,6 +79,7 @@ class Replication:
         self._noted = _words(self._note)
         #: The epoch in which we know what became of our sessions before it.
         self._epoch = 0
+        self._since_when = 0.0
         self._looking = LoopingCall(self._look)
         self._looking.clock = cluster.reactor
 
@@ -146,6 +150,7 @@ class Replication:
     def _fence(self) -> None:
         """What we claim in another epoch than this is nobody's: an heir may have looked before."""
         self._epoch = self.cluster.membership.epoch
+        self._since_when = self.reactor.seconds()
         self.cluster.owners.fence = [created(self.keys.node(self.name), self._epoch)]
 
     def stop(self) -> None:
@@ -271,7 +276,7 @@ class Replication:
             del self._since[name]
         for name in wanted:
             since = self._since.setdefault(name, now)
-            wait = _TURN * view.rank()
+            wait = max(_TURN * view.rank(), self._since_when + _TOGETHER - since)
             if view.home_of(name) < 0 and not view.is_taken_over(name):
                 # Perhaps all were gone: it is given the time that its sessions would have waited.
                 wait += cluster.settings.lease + cluster.settings.keep_sessions
