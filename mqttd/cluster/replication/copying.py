@@ -205,8 +205,9 @@ class Copying:
         self._done.update(self._groups)
         self._groups.clear()
         self._waits.hurried = False
-        self._works()
-        self._waits.there(self._done, self.store.turn)
+        # First who waits: what the store has heard of is in `_done` no more.
+        self._waits.there(list(self._done), self._works)
+        self.store.turn()
 
     def _wake(self) -> None:
         wakes, self._wakes = self._wakes, None

@@ -280,6 +280,23 @@ def test_the_first_copy_takes_as_long_as_it_takes(node: Node) -> None:
     assert node.clock.seconds() > PATIENCE
 
 
+def test_17_what_waited_when_the_node_was_taken_over_waits_no_more_when_it_begins_anew(
+    node: Node,
+) -> None:
+    """It was late 15 seconds after it had gathered, and for ever: what is to be kept was refused."""
+    Deferred.fromCoroutine(node.servers.append("s1.f", b""))  # its heir's
+    node.live()
+    node.settle(1)
+    assert "has taken over" in node.copying.fault and node.waiting
+    node.copying.stop()
+    node.copying.settle()
+    assert not node.waiting
+    node.anew()
+    node.live()
+    node.settle(2 * PATIENCE)
+    assert node.copying.whole and not node.copying.fault and not node.waiting
+
+
 def test_what_gathers_behind_a_group_has_waited_with_it(node: Node) -> None:
     """Two outages in a row are one."""
 
