@@ -93,13 +93,13 @@ async def bring_back(owners: _Owners, client_id: str, leaves: Leaving) -> None:
             continue
         if answer.found and answer.found[0].changed != leaves.revision:
             kv = answer.found[0]
-            owner, origin, _ = owners.keys.owner(kv)
+            owner = owners.keys.owner(kv).node
             if not owner:
                 # It cannot be read; who claims it writes it anew.
                 await deferLater(owners.reactor, _AGAIN)
                 continue
-            if leaves.doubt and origin == leaves.to and not leaves.refused:
-                awaited = arrivals.is_left(origin) or arrivals.home_of(origin) >= 0
+            if leaves.doubt and not leaves.refused:
+                awaited = arrivals.is_left(leaves.to) or arrivals.home_of(leaves.to) >= 0
                 await deferLater(owners.reactor, _AGAIN if waits else _LATE)
                 if departures.of.get(client_id) is not leaves:
                     return

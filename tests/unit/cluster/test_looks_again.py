@@ -267,3 +267,20 @@ def test_who_was_gone_when_it_was_done_is_told_when_it_is_back(node: Node, said:
     node.nodes["b"] = node.mesh.join("b", 2)
     node.moves.joined(node.nodes["b"])
     assert said[-1] == ("b", DONE, revision, 0)
+
+
+def test_what_its_taker_may_have_more_of_is_given_to_nobody_while_that_is_awaited(
+    node: Node,
+) -> None:
+    """It was killed right after it had all of it; another has claimed it of a third since."""
+    leaves(node)
+    node.moves.departures.of["s"].whole = True
+    node.members.discard("b")
+    node.etcd.write(KEYS.own("s"), claimed("a", "d", ALICE), OTHER)
+    node.mesh.leave(node.nodes["b"])
+    node.moves.left("b")
+    node.turn(3)
+    assert node.moves.departures.of["s"].to == "b"
+    node.moves.arrivals.home_of = lambda name: -1
+    node.turn(3)
+    assert node.moves.departures.of["s"].to == "a"
