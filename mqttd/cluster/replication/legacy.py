@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.defer import Deferred, FirstError, gatherResults
 from twisted.internet.threads import deferToThread
 
 from mqttd.broker.broker import Broker
@@ -83,7 +83,7 @@ async def _apply_all(
     for at in range(start, end, _WINDOW):
         asked = [_one(jetstream, stream, number) for number in range(at, min(at + _WINDOW, end))]
         entries: list[bytes] = []
-        for found in await gatherResults(asked, consumeErrors=True):
+        for found in await _all(asked):
             if found.subject != subject:
                 continue
             head, body = head_of(found.data)
@@ -98,6 +98,15 @@ async def _apply_all(
                 done = head.entry
                 pieces.clear()
         await deferToThread(_apply, copy, entries)
+
+
+async def _all(asked: list[Deferred[Stored]]) -> list[Stored]:
+    """What all of these say; raises what the first raises that fails."""
+    try:
+        return await gatherResults(asked, consumeErrors=True)
+    except FirstError as error:
+        error.subFailure.raiseException()
+        raise
 
 
 def _apply(copy: Copy, entries: list[bytes]) -> None:

@@ -280,6 +280,23 @@ def test_the_first_copy_takes_as_long_as_it_takes(node: Node) -> None:
     assert node.clock.seconds() > PATIENCE
 
 
+def test_17_what_cannot_be_read_now_is_what_servers_say(node: Node) -> None:
+    """Of many that are asked for at once: the heir tries again, or knows that there is no stream."""
+    node.servers.get = _fails  # type: ignore[method-assign]
+    path = str(node.path / "one")
+    asked = Deferred.fromCoroutine(
+        legacy.fetch(node.servers, node.told, node.told, path)  # type: ignore[arg-type]
+    )
+    failed: list[Any] = []
+    asked.addErrback(failed.append)
+    node.settle()
+    assert failed and failed[0].type is NatsError
+
+
+async def _fails(stream: str, sequence: int) -> Stored:
+    raise NatsError("it does not answer")
+
+
 def test_17_what_waited_when_the_node_was_taken_over_waits_no_more_when_it_begins_anew(
     node: Node,
 ) -> None:
