@@ -212,9 +212,12 @@ class Ownership:
         if not session or owned.session:
             return s
         if self.check and s.own[c] != (n, e):
-            # `Moves._refuse` where it is on its way here, else who has sent it looks at etcd.
-            is_there = s.there[a] == 2 and not s.at[a][c].session and owned.waits is None
-            return self._passes(s, a, c, session) if is_there else s
+            # `Moves._refuse` where it is on its way to or from here, else who has sent it looks at
+            # etcd, and is refused where that is another user's by now.
+            has = owned.waits or any((mail[0], mail[2]) == (n, c) and mail[4] for mail in s.sent)
+            looks = s.there[a] == 2 and not s.at[a][c].session and not has
+            looks = looks and (s.own[c] is None or not (s.own[c][1] ^ session) & 1)
+            return self._passes(s, a, c, session) if looks else s
         return self._set(s, n, c, session=session, epoch=e)
 
     def _has(self, s: State, n: int, c: int, e: int, session: int) -> State:
