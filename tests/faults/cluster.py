@@ -140,6 +140,7 @@ class Faults:
             "cluster": {
                 "endpoints": self.wires.endpoints(name),
                 "lease": "5s",
+                "keep_sessions": "3m",  # a node is back when a busy machine has it so
                 "bind": f"127.0.0.1:{self.inner[name]}",
                 "advertise": f"127.0.0.1:{port}",
             },
