@@ -193,10 +193,11 @@ class Arrivals:
         if comes.next is None or comes.next[1] < revision:
             comes.next = (by, revision)
         if comes.whole and not comes.taken:
-            self._goes_on(client_id, comes)
+            self.goes_on(client_id, comes)
         return True
 
-    def _goes_on(self, client_id: str, comes: Coming) -> None:
+    def goes_on(self, client_id: str, comes: Coming) -> None:
+        """It goes to who has claimed it after us."""
         assert comes.next is not None
         self._unlink(client_id, comes)
         comes.unmake()
@@ -288,6 +289,7 @@ class Arrivals:
         found = self.back(client_id, comes.revision)  # it may be on its way from here
         if found is not None:
             comes.state, comes.catcher, comes.remains = found
+            comes.was_here = True
         self.finish(client_id, comes)
 
     def drop(self, client_id: str, comes: Coming) -> None:
@@ -406,7 +408,7 @@ class Arrivals:
         cancel(comes.late)
         comes.late = None
         if comes.next is not None:
-            self._goes_on(client_id, comes)
+            self.goes_on(client_id, comes)
             return
         waits, comes.waits = comes.waits, None
         if waits is not None:
@@ -468,7 +470,7 @@ class Arrivals:
         if self.find(client_id, comes.revision) is not comes:
             return
         if comes.next is not None:
-            self._goes_on(client_id, comes)
+            self.goes_on(client_id, comes)
             return
         self._forget(client_id, comes)
         self._done(client_id, comes)

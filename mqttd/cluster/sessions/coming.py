@@ -60,6 +60,8 @@ class Coming:
         self.taken = False
         #: That it is ours etcd has said when all of it was here.
         self.sure = False
+        #: It was to leave this node, and nobody else has it.
+        self.was_here = False
         #: Who has claimed it meanwhile, and when.
         self.next: tuple[str, int] | None = None
         self.waits: Deferred[SessionState | None] | None = None

@@ -75,6 +75,9 @@ async def _ask(owners: _Owners, client_id: str, comes: Coming) -> None:
     if comes.is_by(owners.name, found):
         comes.sure = True
         owners.unclaimed(client_id)
+    elif comes.was_here:
+        comes.next = comes.origin, comes.revision  # which has us look for who has it by now
+        arrivals.goes_on(client_id, comes)
     elif comes.origin in owners.moves.mesh.nodes:
         owners.moves.tell_look(client_id, comes.origin, comes.revision)
         arrivals.drop(client_id, comes)

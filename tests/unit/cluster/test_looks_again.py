@@ -284,3 +284,16 @@ def test_what_its_taker_may_have_more_of_is_given_to_nobody_while_that_is_awaite
     node.moves.arrivals.home_of = lambda name: -1
     node.turn(3)
     assert node.moves.departures.of["s"].to == "a"
+
+
+def test_what_was_here_and_is_another_s_is_not_dropped_here(node: Node, said: Said) -> None:
+    """Claimed without an answer, nobody had anything of it, and it was to leave: `a` has it now."""
+    leaves(node)
+    node.etcd.write(KEYS.own("s"), claimed("b", "", ALICE), OTHER)
+    revision = claimed_in_vain(node)
+    node.moves.arrivals.suppose("s", "b", revision - 1, revision)
+    last = node.etcd.write(KEYS.own("s"), claimed("a", "c", ALICE), OTHER)
+    node.sends("b", revision)
+    assert said[-1] == ("b", WHOLE, revision, 1)
+    node.sends("b", revision, what=LOOK)
+    assert said[-1] == ("a", WHOLE, last, 1)
