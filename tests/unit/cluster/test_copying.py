@@ -281,7 +281,7 @@ def test_the_first_copy_takes_as_long_as_it_takes(node: Node) -> None:
 
 
 def test_17_what_cannot_be_read_now_is_what_servers_say(node: Node) -> None:
-    """Of many that are asked for at once: the heir tries again, or knows that there is no stream."""
+    """Of many asked for at once: the heir tries again, or knows that there is no stream."""
     node.servers.get = _fails  # type: ignore[method-assign]
     path = str(node.path / "one")
     asked = Deferred.fromCoroutine(
@@ -300,7 +300,7 @@ async def _fails(stream: str, sequence: int) -> Stored:
 def test_17_what_waited_when_the_node_was_taken_over_waits_no_more_when_it_begins_anew(
     node: Node,
 ) -> None:
-    """It was late 15 seconds after it had gathered, and for ever: what is to be kept was refused."""
+    """It was late after 15 seconds, and for ever: what is to be kept was refused."""
     Deferred.fromCoroutine(node.servers.append("s1.f", b""))  # its heir's
     node.live()
     node.settle(1)
