@@ -264,14 +264,19 @@ class Adoption:
         return kv is None or self.cluster.keys.owner(kv).node in (self.name, "")
 
     def _wants(self, client_id: str, owned: dict[str, Kv]) -> tuple[str, int] | None:
-        """Who has claimed it of the node, and not had it: in which revision."""
+        """Who has claimed it of the node, and may not have had it: in which revision.
+
+        Of a third that is gone, too: that may have claimed it of the node, which has not heard so.
+        """
         if client_id in self._wanted:
             return self._wanted[client_id]
         kv = owned.get(client_id)
         if kv is None:
             return None
         owner, origin, _ = self.cluster.keys.owner(kv)
-        return (owner, kv.changed) if origin == self.name else None
+        node = self.cluster.mesh.nodes.get(origin)
+        is_gone = origin not in ("", self.cluster.name) and (node is None or node.link is None)
+        return (owner, kv.changed) if origin == self.name or is_gone else None
 
     async def _catch(self, legacy: Legacy) -> None:
         """Have what is published for them come here, too, from when others say."""

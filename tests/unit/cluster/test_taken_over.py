@@ -21,6 +21,7 @@ from mqttd.cluster.sessions.owners import Owners
 from mqttd.cluster.sessions.silence import Silence
 from mqttd.cluster.sessions.transit import WHOLE
 from mqttd.mesh.frames import packed
+from mqttd.mesh.link import Link, Nowhere
 from mqttd.nats.client import NatsError
 from mqttd.nats.jetstream import NoStream
 from mqttd.types import SessionState
@@ -253,6 +254,26 @@ def test_a_node_that_dies_again_right_after_it_was_back_is_taken_over_again(
     said = heir_of(b64decode(then[0]["request_put"]["value"]), 0, 0)
     assert (said.stream, said.by, said.stage) == (stream, "c", "read")
     assert any(each.get("mod_revision") == "8" for each in when)  # if nobody was faster
+
+
+@pytest.mark.parametrize(
+    ("origin", "wants"), [("b", True), ("d", True), ("a", False), ("c", False), ("", False)]
+)
+def test_17_what_was_claimed_of_a_third_that_is_gone_too_goes_there(
+    node: Node, origin: str, wants: bool
+) -> None:
+    """`d` had claimed it of `b` unheard, and was killed: it was dropped, as if `a` had had it."""
+    follower, unused = None, None
+    view = View("c", node.keys, node.mesh, follower)  # type: ignore[arg-type]
+    node.nodes["a"].link = Link(node.broker, Nowhere(), 0)
+    member = SimpleNamespace(epoch=9, home=1)
+    cluster: Any = SimpleNamespace(
+        name="c", keys=node.keys, reactor=node.clock, membership=member, view=view,
+        mesh=node.mesh, broker=node.broker,
+    )  # fmt: skip
+    adoption = Adoption(cluster, unused, unused, "b")  # type: ignore[arg-type]
+    owned = {"s": Kv(node.keys.own("s"), claimed("a", origin), 1, 7)}
+    assert adoption._wants("s", owned) == (("a", 7) if wants else None)
 
 
 class Servers:
