@@ -55,6 +55,9 @@ def test_recorded_messages_are_fed_back_to_topics_a_client_and_another_broker(
         assert told(found) == [(f"again/{topic}", payload) for topic, payload in wanted]
         assert found[0].qos == 1 and found[0].properties == {3: "text/plain"}
 
+        nothing = run("--filter", "none", "--to-topic", "again").stdout
+        assert nothing.startswith("0 messages sent\nno message") and " from 0 to " in nothing
+
         only = listener(one.port, "none", "only")
         run("--from", "0", "--to", "9", "--filter", "+/1", "--to-client", "only")
         assert told(arrived(only, 3)) == [("a/1", b"1"), ("a/1", b"4"), ("a/1", b"7")]

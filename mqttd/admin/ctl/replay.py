@@ -23,7 +23,7 @@ from mqttd.pipeline.client import Address, Client, ClientError, parse_address
 from mqttd.pipeline.feed import MOST, encode
 from mqttd.pipeline.log.blocks import Corrupt
 from mqttd.pipeline.log.pull import PullError, open_log
-from mqttd.pipeline.log.reader import DataLoss
+from mqttd.pipeline.log.reader import DataLoss, EventLog
 from mqttd.pipeline.replay import parse_speed, recorded, replay
 
 __all__ = ["add_command"]
@@ -125,7 +125,15 @@ def _run(options: argparse.Namespace) -> int:
             print(f"{done.without_payload} have no payload in the log and were left out")
         if done.lost:
             print(f"{done.lost} events of the range were lost before they were logged")
+        if not (done.sent or done.without_payload or done.lost):
+            print(f"no message of the range matches; the log has {_extent(log)}")
     return 0
+
+
+def _extent(log: EventLog) -> str:
+    """What there is to choose from."""
+    nodes = log.bounds().items()
+    return ", ".join(f"{node} from {one.earliest} to {one.latest}" for node, one in nodes)
 
 
 def _secret(path: str | None) -> str | None:

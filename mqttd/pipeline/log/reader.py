@@ -174,9 +174,10 @@ class LogReader:
         try:
             self.log_id = log_id_at(path)
         except (FileNotFoundError, NotADirectoryError):
+            hint = "; between several is a semicolon" if "," in path else ""
             raise FileNotFoundError(
                 f"{path}: no event log here (no {LOG_FILE}); expected the directory the broker's"
-                " spark plugin writes to, such as data/events"
+                f" spark plugin writes to, such as data/events{hint}"
             ) from None
         self._nodes: dict[str, Folder] = {}
 

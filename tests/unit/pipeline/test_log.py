@@ -586,8 +586,10 @@ def test_a_log_that_was_made_anew_is_another_log(tmp_path: Path) -> None:
 def test_a_directory_without_a_log_is_told(tmp_path: Path) -> None:
     (tmp_path / "a-file").touch()
     for path in (tmp_path, tmp_path / "a-file"):
-        with pytest.raises(FileNotFoundError, match="no event log here"):
+        with pytest.raises(FileNotFoundError, match=r"no event log here .*events$"):
             LogReader(str(path))
+    with pytest.raises(FileNotFoundError, match="between several is a semicolon"):
+        LogReader(f"{tmp_path},{tmp_path}")
 
 
 def test_runs_are_blocks_side_by_side(tmp_path: Path) -> None:
