@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from mqttd.pipeline.log.blocks import Block
 from mqttd.pipeline.log.files import (
-    LOCK,
     LOG_FILE,
     STATE_FILE,
     Damaged,
@@ -27,7 +26,7 @@ from mqttd.pipeline.log.files import (
     set_aside_in,
 )
 from mqttd.pipeline.log.reader import holes
-from mqttd.pipeline.log.recovery import read_mark
+from mqttd.pipeline.log.recovery import mark_in
 from mqttd.pipeline.log.scan import Harm, walk
 
 __all__ = ["Finding", "check"]
@@ -144,11 +143,7 @@ def _noted(folder: str) -> tuple[int, str]:
         return 0, f"{error}; it is made again when the broker starts"
     mark = None
     with contextlib.suppress(FileNotFoundError):
-        fd = os.open(os.path.join(folder, LOCK), os.O_RDONLY)
-        try:
-            mark = read_mark(fd)
-        finally:
-            os.close(fd)
+        mark = mark_in(folder)
     if mark is None and "log" in state:
         return 0, "its mark (the file lock) is gone: how far it was written is not known"
     return mark or 0, ""

@@ -28,6 +28,7 @@ __all__ = [
     "Found",
     "boot_id",
     "examine",
+    "mark_in",
     "read_mark",
     "repair",
     "write_mark",
@@ -134,6 +135,15 @@ def read_mark(fd: int, place: int = 0) -> int | None:
     return int(text)
 
 
+def mark_in(folder: str) -> int | None:
+    """The mark of a node that somebody else may be writing. Raises OSError without a lock."""
+    fd = os.open(os.path.join(folder, LOCK), os.O_RDONLY)
+    try:
+        return read_mark(fd)
+    finally:
+        os.close(fd)
+
+
 def boot_id() -> str:
     """A text that differs after each start of the machine; empty where there is none."""
     try:
@@ -154,11 +164,7 @@ def written_to(folder: str) -> int:
         closed = int(state.get("end", -1))
         if closed >= 0 or not (boot := boot_id()) or state.get("boot") != boot:
             return closed
-        fd = os.open(os.path.join(folder, LOCK), os.O_RDONLY)
+        mark = mark_in(folder)
     except (OSError, ValueError, TypeError):
         return -1
-    try:
-        mark = read_mark(fd)
-    finally:
-        os.close(fd)
     return -1 if mark is None else mark
