@@ -20,7 +20,6 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
-from setuptools.command.build_py import build_py
 
 HOT = [
     "mqttd/codec/bodies.py",
@@ -49,6 +48,7 @@ HOT = [
     "mqttd/session/channel/framing.py",
     "mqttd/session/channel/leaving.py",
     "mqttd/session/publish/general.py",
+    "mqttd/session/gathering.py",
     "mqttd/session/ground/guid.py",
     "mqttd/session/publish/inbound.py",
     "mqttd/session/publish/incoming.py",
@@ -229,18 +229,6 @@ def extensions() -> list[Extension]:
         return []
 
 
-class BuildPackage(build_py):
-    """Puts the shipped configuration into the package: ``mqttd-ctl init`` writes it from there."""
-
-    def run(self) -> None:
-        super().run()
-        if not self.editable_mode:
-            folder = Path(self.build_lib, "mqttd", "etc")
-            self.mkpath(str(folder))
-            for path in sorted(Path("etc").glob("*.conf")):
-                self.copy_file(str(path), str(folder / path.name))
-
-
 class BuildAllOrNothing(build_ext):
     """Falls back to the sources if any part of the group does not compile.
 
@@ -272,5 +260,5 @@ def warn(error: BaseException) -> None:
 python_flags(os.environ)
 setup(
     ext_modules=extensions(),
-    cmdclass={"build_ext": BuildAllOrNothing, "build_py": BuildPackage},
+    cmdclass={"build_ext": BuildAllOrNothing},
 )

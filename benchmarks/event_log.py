@@ -96,15 +96,17 @@ LIMIT: Final = 60.0
 
 
 class Exporting(Mqttd):
-    """mqttd with the plugin configured so; None is without it."""
+    """mqttd with the plugin configured so; None is without it. `acl`: rules before the others."""
 
-    def __init__(self, conf: str | None) -> None:
+    def __init__(self, conf: str | None, acl: str = "") -> None:
         super().__init__()
         self.conf = conf
+        self.acl = acl
 
     def configuration(self, port: int | str) -> Mapping[str, str]:
         """The usual files, the plugin's, and the line that loads it."""
         files = dict(super().configuration(port))
+        files["acl.conf"] = self.acl + files["acl.conf"]
         if self.conf is not None:
             (name,) = (name for name in files if name.endswith("mqttd.conf"))
             files[name] += '\n[plugins]\nload = ["spark"]\n'

@@ -32,10 +32,15 @@ from benchmarks.load import Failure, Mqttload, NotFound
 from benchmarks.report import machine
 from mqttd.pipeline.log.reader import LogReader
 
-__all__ = ["main"]
+__all__ = ["HEAD", "Found", "by_turns", "kept", "main", "row"]
 
 KINDS: Final = ("letters", "text", "random")
 SIZES: Final = ("64", "256", "1024", "4096", "1000-4000")
+#: Head of a table of `row`s.
+HEAD: Final = (
+    "| {} | off, us | exported | threads | ratio | from to | logged | lost |\n"
+    "|{}|---:|---:|---:|---:|---:|---:|---:|"
+)
 #: Bytes that the page cache has had in hands before a run.
 WARM: Final = 2 << 30
 
@@ -74,8 +79,9 @@ def run(
         segments = list(Path(directory).rglob("*.events"))
         written = sum(one.stat().st_size for one in segments)
         lost = dropped(segments[0].parents[1]) if segments else 0.0
-    share = 1 - found.more["first_thread"]
-    return Found(found.cpu, share * found.cpu, written / found.more["received"], lost)
+    share = 1 - found.more.get("first_thread", 1.0)
+    many = found.more["received"] or found.more["sent"]
+    return Found(found.cpu, share * found.cpu, written / many, lost)
 
 
 def dropped(path: Path) -> float:
@@ -89,21 +95,39 @@ def dropped(path: Path) -> float:
 def compared(given: argparse.Namespace, load: Mqttload, qos: int, kind: str, size: str) -> str:
     """The row of a kind and a size; raises Failure."""
     length = ["--vary", size] if "-" in size else ["--payload", size]
-    arguments = [*PAIRS, "--qos", str(qos), "--fill", kind, *length,
-                 "--duration", f"{given.duration:g}", "--warmup", "0.5"]  # fmt: skip
-    off: list[Found] = []
-    on: list[Found] = []
-    # Nothing is deleted within a run.
-    logged = (VARIANTS[given.variant] or "").replace(
-        "retention_bytes = 1_", "retention_bytes = 20_"
-    )
+    arguments = [*PAIRS, "--qos", str(qos), "--fill", kind, *length]
+    found = by_turns(given, load, arguments, [None, kept(given.variant)])
+    return row(f"{kind}, {size} B | {qos}", *found)
+
+
+def kept(variant: str) -> str:
+    """The plugin's configuration of a variant; nothing is deleted within a run."""
+    return (VARIANTS[variant] or "").replace("retention_bytes = 1_", "retention_bytes = 20_")
+
+
+def by_turns(
+    given: argparse.Namespace,
+    load: Mqttload,
+    arguments: Sequence[str],
+    confs: Sequence[str | None],
+    acl: str = "",
+) -> list[list[Found]]:
+    """The rounds of each configuration, under the same load; raises Failure."""
+    arguments = [*arguments, "--duration", f"{given.duration:g}", "--warmup", "0.5"]
+    found: list[list[Found]] = [[] for _ in confs]
     for _ in range(given.rounds):
-        for conf, runs in ((None, off), (logged, on)):
-            runs.append(run(Exporting(conf), load, arguments, given.duration, not given.fresh))
+        for conf, runs in zip(confs, found, strict=True):
+            broker = Exporting(conf, acl)
+            runs.append(run(broker, load, arguments, given.duration, not given.fresh))
+    return found
+
+
+def row(title: str, off: Sequence[Found], on: Sequence[Found]) -> str:
+    """What exporting costs, as a row of the table."""
     ratios = [b.cpu / a.cpu for a, b in zip(off, on, strict=True)]
     median = statistics.median
     cells = [
-        f"{kind}, {size} B", qos, f"{median(one.cpu for one in off):.2f}",
+        title, f"{median(one.cpu for one in off):.2f}",
         f"{median(one.cpu for one in on):.2f}", f"{median(one.beside for one in on):.2f}",
         f"{median(ratios):.2f}", f"{min(ratios):.2f} to {max(ratios):.2f}",
         f"{median(one.logged for one in on):,.0f}", f"{median(one.lost for one in on):.0%}",
@@ -130,8 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         load = Mqttload.find(given.mqttload, CORES[1], os.environ)
         print(f"{Exporting(None).version()}, {load.version()},"
               f" load average {machine()['load_average']:.1f}")  # fmt: skip
-        print("| payloads | QoS | off, us | exported | threads | ratio | from to | logged | lost |")
-        print("|---|---:|---:|---:|---:|---:|---:|---:|---:|", flush=True)
+        print(HEAD.format("payloads | QoS", "---|---:"), flush=True)
         for qos in given.qos:
             for size in given.size:
                 for kind in given.kind:

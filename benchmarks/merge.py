@@ -21,14 +21,14 @@ from statistics import median
 from typing import Any, Final
 
 from benchmarks.report import aligned, figure, ratio
-from benchmarks.workloads import COST, LATENCY, MEMORY, WORKLOADS
+from benchmarks.workloads import COST, LATENCY, MEMORY, TWINS, WORKLOADS
 
 __all__ = ["MARKS", "Merged", "merge", "merged", "put", "short", "table"]
 
 MARKS: Final = ("<!-- benchmarks -->", "<!-- /benchmarks -->")
 NAMES: Final = {"flashmq": "FlashMQ"}
 _QOS: Final = re.compile(r", QoS (\d)$")
-_PLACES: Final = {workload.name: place for place, workload in enumerate(WORKLOADS)}
+_PLACES: Final = {workload.name: place for place, workload in enumerate((*WORKLOADS, *TWINS))}
 
 
 @dataclass(frozen=True, slots=True)

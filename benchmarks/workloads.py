@@ -15,8 +15,8 @@ Every run starts a broker afresh, so no workload sees what another one left.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Final, Literal
 
@@ -27,6 +27,8 @@ __all__ = [
     "FIRST",
     "LATENCY",
     "MEMORY",
+    "SIZES",
+    "TWINS",
     "WORKLOADS",
     "Group",
     "Measure",
@@ -358,8 +360,33 @@ WORKLOADS: Final = (
 )  # fmt: skip
 
 
+#: Payloads that differ in length from message to message, around those at which lengths, the
+#: remaining length first, take a byte more.
+SIZES: Final = {"127": "40-200", "16k": "16200-16500"}
+
+
+def _twins(workload: Workload) -> Iterator[Workload]:
+    """The same load with payloads of such lengths; mqttload looks at each byte that arrives."""
+    fixed = workload.measure != COST or workload.companion or "--payload" in workload.args
+    if fixed or workload.scenario not in ("p2p", "fanin", "fanout", "wildcard", "latency"):
+        return
+    for size, lengths in SIZES.items():
+        yield replace(
+            workload,
+            name=f"{workload.name}/{size}",
+            title=f"{workload.title}, {lengths} bytes",
+            args=(*workload.args, "--vary", lengths),
+            bounds={},
+            pure_bound=None,
+        )
+
+
+#: Measured where their names say so: `p2p-q1/127`, `*/16k`.
+TWINS: Final = tuple(twin for workload in WORKLOADS for twin in _twins(workload))
+
+
 def selected(names: str | None) -> tuple[Workload, ...]:
-    """The workloads named, as in `p2p-q0,fan*`; all without names.
+    """The workloads named, as in `p2p-q0,fan*`; all without names. Those of `TWINS` have a `/`.
 
     Raises ValueError for a name that is none.
     """
@@ -367,9 +394,10 @@ def selected(names: str | None) -> tuple[Workload, ...]:
         return WORKLOADS
     chosen = []
     for name in names.split(","):
-        found = [workload for workload in WORKLOADS if fnmatchcase(workload.name, name)]
+        among = TWINS if "/" in name else WORKLOADS
+        found = [workload for workload in among if fnmatchcase(workload.name, name)]
         if not found:
-            known = ", ".join(w.name for w in WORKLOADS)
+            known = ", ".join(w.name for w in among)
             raise ValueError(f"no workload {name!r}; there are: {known}")
         chosen += [w for w in found if w not in chosen]
     return tuple(chosen)

@@ -62,6 +62,7 @@ from mqttd.session.channel import channel as channel_module
 from mqttd.session.channel.channel import NEW, OPEN
 from mqttd.session.ground.settings import NEVER, Settings
 from mqttd.types import AuthContinue, AuthResult, ClientInfo
+from tests.support import sizes
 from tests.support.memory import AllowAll, MemoryBroker, MemoryClient
 
 __all__ = ["EXECUTIONS_PER_ROUND", "Round", "main", "run"]
@@ -187,7 +188,7 @@ class Stream:
         if version == 5:
             self._maybe(properties, prop.SESSION_EXPIRY_INTERVAL, (0, 1, 100, NEVER))
             self._maybe(properties, prop.RECEIVE_MAXIMUM, (1, 2, 65535))
-            self._maybe(properties, prop.MAXIMUM_PACKET_SIZE, (20, 100, 10_000))
+            self._maybe(properties, prop.MAXIMUM_PACKET_SIZE, (20, 100, 128, 129, 131, 10_000))
             self._maybe(properties, prop.TOPIC_ALIAS_MAXIMUM, (1, 5, 65535))
             self._maybe(properties, prop.REQUEST_PROBLEM_INFORMATION, (0, 1))
             self._maybe(properties, prop.REQUEST_RESPONSE_INFORMATION, (0, 1))
@@ -245,9 +246,17 @@ class Stream:
             if rnd.random() < 0.3:
                 properties[prop.TOPIC_ALIAS] = rnd.choice((1, 1, 2, 3, 11))
                 topic = rnd.choice((topic, ""))
+        payload = rnd.choice(PAYLOADS)
+        if rnd.random() < 0.3:
+            payload = sizes.fill(
+                lambda load: serialize(
+                    Publish(topic, load, qos, packet_id=1, properties=properties), version
+                ),
+                rnd.choice(sizes.around(sizes.BORDERS[0])),
+            )
         return Publish(
             topic,
-            rnd.choice(PAYLOADS),
+            payload,
             qos,
             rnd.random() < 0.2,
             qos > 0 and rnd.random() < 0.2,
@@ -259,7 +268,7 @@ class Stream:
         rnd = self.random
         properties: Properties = {}
         if version == 5 and rnd.random() < 0.3:
-            properties[prop.SUBSCRIPTION_IDENTIFIER] = [rnd.choice((1, 127, 300, 268_435_455))]
+            properties[prop.SUBSCRIPTION_IDENTIFIER] = [rnd.choice(sizes.IDENTIFIERS)]
         wanted = []
         for _ in range(rnd.randrange(1, 4)):
             topic_filter = rnd.choice(FILTERS)
@@ -309,7 +318,7 @@ class Stream:
         return Auth(self.random.choice((0x18, 0x18, 0x19)), properties)
 
     def _packet_id(self) -> int:
-        return self.random.choice((1, 2, 3, 4, 5, 6, 7, 8, 65535))
+        return self.random.choice((3, 4, 5, 6, 7, 8, *sizes.PACKET_IDS))
 
     def _maybe(self, properties: Properties, name: int, values: tuple[int | str, ...]) -> None:
         if self.random.random() < 0.3:

@@ -11,7 +11,7 @@
 A seed is one log's life: some starts of a writer, each ended by a close, a kill or a crash of the
 machine; damage to the newest and to older segments and to the small files (flipped bits,
 truncations, zeroed ranges, duplicated and swapped blocks, blocks and logs of a foreign format,
-files removed), also while the writer runs. What must hold:
+files removed), also while the writer runs, and an older copy put back. What must hold:
 
 * no offset is given twice in a log
 * every acknowledged event is a row with its payload, or a gap row counts it; no row comes twice
@@ -248,7 +248,9 @@ class Life:
     """One log, from its first writer to what is left of it."""
 
     def __init__(self, path: str, seed: int) -> None:
-        self.path, self.chance = path, random.Random(seed)
+        self.path, self.chance = os.path.join(path, "events"), random.Random(seed)
+        #: A copy of the log that is older by and by.
+        self.older = os.path.join(path, "older")
         self.boot = "b0"
         #: It is a log with headers without a checksum.
         self.old = self.chance.random() < 0.15
@@ -267,7 +269,7 @@ class Life:
         #: What was done, in order.
         self.steps: list[str] = []
         self.writer: Writer | None = None
-        self.resource = LogResource(path, cast("Any", None))
+        self.resource = LogResource(self.path, cast("Any", None))
         self.queries: list[Query] = []
 
     def right(self, seq: int, payload: bytes) -> None:
@@ -296,13 +298,18 @@ class Life:
                 self.write()
                 self.read()
             self.end()
+            if chance.random() < 0.2:
+                shutil.copytree(self.path, self.older, dirs_exist_ok=True)
             foreign = None
             for _ in range(chance.choice((0, 1, 1, 1, 2, 3))):
                 foreign = foreign or self.damage()
             if foreign:
                 self.refused(*foreign)
-            self.told()
-            self.read()
+            if os.path.exists(self.older) and chance.random() < 0.3:
+                self.put_back()
+            else:
+                self.told()
+                self.read()
             whole = self.intact()
             self.start()
             self.still(whole)
@@ -421,6 +428,13 @@ class Life:
             self.boot += "x"
         writer._let_go()
         self.writer = None
+
+    def put_back(self) -> None:
+        """The older copy is the log from now on."""
+        self.done["put back"] += 1
+        self.steps.append("put back")
+        shutil.rmtree(self.path)
+        shutil.copytree(self.older, self.path)
 
     # -- readers
 

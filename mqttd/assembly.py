@@ -192,6 +192,7 @@ class Assembly(MultiService):
             *((0, 1) if self.place is None else (self.place.number, self.place.count)),
         )
         self.host.opened = False
+        self.host.engine = self.engine
         self.plugins = Plugins(
             self.config,
             self.host,

@@ -19,7 +19,6 @@ Promise: with a mistake in a key or a file, or an address in use, everything sta
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -46,7 +45,7 @@ from mqttd.transports.door import Door
 from mqttd.transports.sockets import ListenError
 from mqttd.types import ClientInfo, PluginError
 
-__all__ = ["Reload", "ReloadError", "on_hang_up"]
+__all__ = ["Reload", "ReloadError"]
 
 Json = dict[str, Any]
 
@@ -421,23 +420,6 @@ def _later(call: Callable[[], Any]) -> Callable[[], Any]:
 def _release(doors: list[Door]) -> None:
     for door in doors:
         door.release()
-
-
-def on_hang_up(call: Callable[[], None], reactor: Any) -> Callable[[], None]:
-    """Have SIGHUP make `call` in the reactor; returns what puts things back as they were."""
-
-    def arrived(number: int, frame: object) -> None:
-        reactor.callFromThread(call)
-
-    try:
-        before = signal.signal(signal.SIGHUP, arrived)
-    except ValueError:  # embedded in a thread that gets no signals
-        return lambda: None
-
-    def restore() -> None:
-        signal.signal(signal.SIGHUP, before)
-
-    return restore
 
 
 def listeners_of(config: Config, embedded: bool) -> dict[str, dict[str, Any]]:

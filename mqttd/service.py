@@ -26,6 +26,7 @@ from mqttd.access.auth.who import warning
 from mqttd.assembly import Assembly, OnStart
 from mqttd.broker.ground.settings import settings_of
 from mqttd.config.schema import Config
+from mqttd.hang_up import on_hang_up
 from mqttd.monitor.garbage import Garbage
 from mqttd.monitor.log.service import Log, log_for
 from mqttd.monitor.malloc import keep_freed
@@ -35,7 +36,6 @@ from mqttd.monitor.switching import switch_soon
 from mqttd.net.clock import steady
 from mqttd.options import Options, StartError, why
 from mqttd.others import join
-from mqttd.reload import on_hang_up
 from mqttd.rounds import Rounds, monotonic_ms
 from mqttd.storage.store import StoreError
 from mqttd.transports.reactor import start_reading, stop_reading

@@ -111,10 +111,14 @@ def _measurement(found: dict[str, Any], status: int) -> Measurement:
     if found["scenario"] == "retained" and found["drain_s"]:
         # The measured time is that of storing; what is compared is the delivery after it.
         cores = broker["drain_cpu_s"] / found["drain_s"]
-    rate, more = found["out_per_s"], {"received": float(found["received"])}
+    rate = found["out_per_s"]
+    more = {"received": float(found["received"]), "sent": float(found["sent"])}
     if cpu_s := broker.get("cpu_s"):
         # Of the CPU, the share of each process's first thread: an event loop without its helpers.
         more["first_thread"] = broker.get("first_thread_cpu_s", cpu_s) / cpu_s
+    if found.get("unheard"):
+        # All of it, or half, reaches nobody: what is compared is what was sent.
+        rate, cpu, latency = found["in_per_s"], broker["cpu_s_per_m_in"], found["ack_us"]
     if found["scenario"] == "offline":
         # What is compared is storing: messages that were acknowledged, and how late they were.
         rate, cpu, latency = found["in_per_s"], broker["cpu_s_per_m_in"], found["ack_us"]

@@ -47,7 +47,7 @@
 typedef struct ssl_st SSL;          /* never made */
 #endif
 
-#define VERSION "1.4"
+#define VERSION "1.5"
 #define HDR_BYTES 24u               /* magic(4) publisher(4) sequence(8) time(8) */
 #define UPROP_BYTES 14u             /* 0x26, "kNN", "PPPPPP" */
 #define RECV_BUF (8192u * 1024u)     /* shared per thread */
@@ -71,7 +71,7 @@ static struct {
     int qos, sub_qos;
     long payload, inflight, window, batch, concurrency, keepalive, srcs;
     double rate, duration, warmup, connect_timeout, drain;
-    bool echo, say, will; long vlo, vhi, conn_subs, first, clients; const char *share, *prefix; char *sf[16]; int nsf;
+    bool echo, say, will, unheard, refuse; long vlo, vhi, conn_subs, first, clients; const char *share, *prefix; char *sf[16]; int nsf;
     int fill;
     bool shared_topics, random_topics, unique, mixq, props5, mixsubs, X; long levels, sub_ids, overlap;
     bool persistent, retain, json, mqtt5, ws, tls, alias, hold, subscribe, keep, strict, quiet;
@@ -396,7 +396,7 @@ static void conn_flush(thread *t, conn *c) {
 }
 
 static inline uint32_t mixh(uint64_t a, uint32_t b) { uint64_t x = a * 0x9E3779B97F4A7C15ull + b * 0xBF58476D1CE4E5B9ull; x ^= x >> 29; x *= 0x94D049BB133111EBull; x ^= x >> 32; return (uint32_t)x; }
-static inline uint32_t leaf_of(uint64_t seq, uint32_t who) { if (o.unique) return (uint32_t)(seq % 1000000000u); return (uint32_t)(o.random_topics ? mixh(seq, who) % (uint64_t)o.topics : seq % (uint64_t)o.topics); }
+static inline uint32_t leaf_of(uint64_t seq, uint32_t who) { if (o.unique) return (uint32_t)((o.shared_topics ? seq * (uint64_t)n_pubs + who : seq) % 1000000000u); return (uint32_t)(o.random_topics ? mixh(seq, who) % (uint64_t)o.topics : seq % (uint64_t)o.topics); }
 static inline uint32_t paylen_of(uint64_t seq, uint32_t who) { return o.vhi ? (uint32_t)o.vlo + mixh(seq + 77, who) % (uint32_t)(o.vhi - o.vlo + 1) : (uint32_t)o.payload; }
 
 /* --fill: payloads are cut from a pool, as each one's publisher and number say.  It is larger than
@@ -445,10 +445,19 @@ static uint32_t overlap_str(char *b, uint32_t id, uint32_t k) {
     uint32_t n = (uint32_t)(k & 2 ? sprintf(b, "+%s/%06u", rest ? rest : "", id) : sprintf(b, "%s/%06u", g_prefix, id));
     return k & 1 ? n + (uint32_t)sprintf(b + n, "/#") : n;
 }
+/* Of --refuse: what this publisher says goes where the broker's rules let nobody publish. */
+static inline bool refused(uint32_t pub) { return o.refuse && pub & 1; }
+/* The topic of a publisher; that of one that is refused has an x where others have the t of the prefix. */
+static uint32_t pub_topic(char *b, uint32_t pub) {
+    uint32_t n = topic_str(b, pub % g_mod, 0);
+    if (refused(pub)) b[g_plen - 1] = 'x';
+    return n;
+}
 /* The k-th filter of a connection.  Preloaded filters share levels with the
  * published topics but match none of them. */
 static uint32_t filter_str(char *b, const conn *c, uint32_t k) {
     if (c->role == R_CONN && o.conn_subs) return (uint32_t)sprintf(b, "%s/%06u/s%u/v", g_prefix, c->id, k);
+    if (c->role == R_SUB && o.unheard) return (uint32_t)sprintf(b, "%s/none/%06u", g_prefix, c->id);
     if (c->role == R_SUB && (o.nsf || o.share)) {
         uint32_t n = 0; const char *q = o.nsf ? o.sf[c->id % (uint32_t)o.nsf] : "%P/%i";
         if (o.share) n += (uint32_t)sprintf(b, "$share/%s/", o.share);
@@ -563,7 +572,7 @@ static inline uint32_t user_prop(uint8_t *b, uint32_t pub, uint32_t i) {
     return UPROP_BYTES;
 }
 static void pub_template(pubst *p, uint32_t fill) {
-    char topic[128]; uint32_t tl = topic_str(topic, p->id % g_mod, 0);
+    char topic[128]; uint32_t tl = pub_topic(topic, p->id);
     for (int k = 0; k < (o.alias ? TP_N : 1); k++) {
         tmpl *m = &p->tm[k]; uint8_t vl[4]; uint32_t n = 0, l = k == TP_ALIAS ? 0 : tl;
         uint32_t props = (k ? 3 : 0) + (uint32_t)o.user_props * UPROP_BYTES, pn = put_varint(vl, props);
@@ -585,9 +594,8 @@ static void pub_template(pubst *p, uint32_t fill) {
 }
 static void pub_one_x(conn *c, uint64_t ts) {
     pubst *p = c->pub; uint64_t seq = p->sent; uint32_t who = p->id, pl = paylen_of(seq, who), n = 0; int q = qos_of(seq);
-    char topic[128]; uint32_t tl;
-    if (o.scenario == SC_WILDCARD) { tl = topic_str(topic, who % g_mod, 0); leaf_put((uint8_t *)topic + g_plen + 9, leaf_of(seq, who)); }
-    else tl = topic_str(topic, who % g_mod, 0);
+    char topic[128]; uint32_t tl = pub_topic(topic, who);
+    if (o.scenario == SC_WILDCARD) leaf_put((uint8_t *)topic + g_plen + 9, leaf_of(seq, who));
     uint32_t props = o.props5 ? 3 * UPROP_BYTES + 5 + 11 : 0;
     uint32_t body = 2 + tl + (q ? 2 : 0) + (o.mqtt5 ? 1 + props : 0) + pl;
     wb_need(c, body + 8);
@@ -895,7 +903,7 @@ static bool on_packet(thread *t, conn *c, uint8_t h, const uint8_t *p, uint32_t 
         unsigned pid = get16(p), ty = h >> 4; pubst *s = c->pub;
         if (!pid || pid > (unsigned)o.inflight || !s->pstate[pid]) { t->proto++; return true; }
         bool bad = len > 2 && p[2] >= 0x80;
-        if (bad) t->rejected++;
+        if (bad != refused(s->id)) t->rejected++;
         if (ty == 5 && !bad) { s->pstate[pid] = 2; send_ack(c, 0x62, pid); }
         else if ((ty == 4 && (o.qos == 1 || s->pstate[pid] == 1)) || ty == 7 || bad) pub_done(t, c, pid, now);
         else t->proto++;
@@ -1278,6 +1286,8 @@ static void usage(FILE *f) {
     "  --sub-ids N                MQTT 5: each of N subscribers has a Subscription Identifier of its own\n"
     "  --overlap N                1 to 4 filters for each subscriber, each of which matches its messages\n"
     "  --sub-filters A,B          filters of the subscribers in turn; %P prefix, %i own number\n"
+    "  --unheard                  the subscribers' filters match nothing that is published\n"
+    "  --refuse                   MQTT 5, QoS 1, 2: what every second publisher says must be refused\n"
     "  --conn-subs N              connstorm, idle: N subscriptions per connection\n"
     "  --clients N                connstorm: N clients in turn, each comes again; with --persistent to its session\n"
     "  --say                      connstorm: each publishes one message (--qos, --retain) before it leaves\n"
@@ -1314,7 +1324,7 @@ static long num(const char *name, const char *s, double lo, double hi, double *d
 enum { O_SC = 256, O_HOST, O_PORT, O_PUBS, O_SUBS, O_TOPICS, O_QOS, O_SUBQOS, O_PAYLOAD, O_RATE, O_INFL, O_WIN, O_BATCH,
        O_DUR, O_WARM, O_CLEAN, O_PERS, O_RETAIN, O_PID, O_JSON, O_THREADS, O_MQTT5, O_COUNT, O_FILT, O_FCONN, O_CONNS,
        O_CONC, O_HOLD, O_SUBSC, O_SRCS, O_KEEP, O_STRICT, O_KA, O_CTO, O_DRAIN, O_USER, O_PASS, O_WS, O_WSPATH, O_DROP, O_HELP, O_VER,
-       O_TLS, O_CAFILE, O_CERT, O_KEY, O_ALIAS, O_UPROPS, O_STALL, X_SHT, X_RND, X_SF, X_VARY, X_MIXQ, X_P5, X_SHARE, X_MIXS, X_CS, X_ECHO, X_CLIENTS, X_SAY, X_WILL, X_PFX, X_FIRST, X_FILL, X_UNIQ, X_LEVELS, X_IDS, X_OVER };
+       O_TLS, O_CAFILE, O_CERT, O_KEY, O_ALIAS, O_UPROPS, O_STALL, X_SHT, X_RND, X_SF, X_VARY, X_MIXQ, X_P5, X_SHARE, X_MIXS, X_CS, X_ECHO, X_CLIENTS, X_SAY, X_WILL, X_PFX, X_FIRST, X_FILL, X_UNIQ, X_LEVELS, X_IDS, X_OVER, X_UNHEARD, X_REFUSE };
 static const struct option lo[] = {
     {"scenario",1,0,O_SC},{"host",1,0,O_HOST},{"port",1,0,O_PORT},{"pubs",1,0,O_PUBS},{"subs",1,0,O_SUBS},{"topics",1,0,O_TOPICS},
     {"qos",1,0,O_QOS},{"sub-qos",1,0,O_SUBQOS},{"payload",1,0,O_PAYLOAD},{"rate",1,0,O_RATE},{"inflight",1,0,O_INFL},{"window",1,0,O_WIN},
@@ -1327,6 +1337,7 @@ static const struct option lo[] = {
     {"alias",0,0,O_ALIAS},{"user-props",1,0,O_UPROPS},{"stall",1,0,O_STALL},
     {"shared-topics",0,0,X_SHT},{"random-topics",0,0,X_RND},{"sub-filters",1,0,X_SF},{"vary",1,0,X_VARY},{"mix-qos",0,0,X_MIXQ},{"props5",0,0,X_P5},{"share",1,0,X_SHARE},{"mix-subs",0,0,X_MIXS},{"conn-subs",1,0,X_CS},{"echo",0,0,X_ECHO},{"clients",1,0,X_CLIENTS},{"say",0,0,X_SAY},{"will",0,0,X_WILL},{"prefix",1,0,X_PFX},{"first",1,0,X_FIRST},{"fill",1,0,X_FILL},
     {"unique-topics",0,0,X_UNIQ},{"levels",1,0,X_LEVELS},{"sub-ids",1,0,X_IDS},{"overlap",1,0,X_OVER},
+    {"unheard",0,0,X_UNHEARD},{"refuse",0,0,X_REFUSE},
     {"help",0,0,O_HELP},{"version",0,0,O_VER},{0,0,0,0} };
 
 static void parse(int argc, char **argv) {
@@ -1402,6 +1413,8 @@ static void parse(int argc, char **argv) {
         case X_CLIENTS: o.clients = num(n, optarg, 1, 999999, 0); break;
         case X_SAY: o.say = true; break;
         case X_WILL: o.will = true; break;
+        case X_UNHEARD: o.unheard = true; break;
+        case X_REFUSE: o.refuse = o.mqtt5 = true; break;
         case X_CS: o.conn_subs = num(n, optarg, 1, 100000, 0); break;
         case X_PFX: o.prefix = optarg; break;
         case X_FILL: for (o.fill = 0; o.fill < FILL_N && strcmp(fill_name[o.fill], optarg); o.fill++) {}
@@ -1469,6 +1482,8 @@ int main(int argc, char **argv) {
     if ((o.unique || o.levels) && S != SC_WILDCARD) fatal("--unique-topics, --levels: only in scenario wildcard");
     if (o.alias && o.unique) fatal("--alias: no topic comes twice");
     if (o.overlap > 1 && (o.share || o.nsf || S == SC_WILDCARD || S == SC_RETAINED)) fatal("--overlap: not with --share, --sub-filters, wildcard, retained");
+    if ((o.unheard || o.refuse) && (conn_only || S == SC_RETAINED || S == SC_OFFLINE)) fatal("--unheard, --refuse: not in scenario %s", sc_name[S]);
+    if (o.refuse && !o.qos) fatal("--refuse: only acknowledgements of QoS 1 and 2 say so");
     if (o.user_props && conn_only) fatal("--user-props: scenario %s publishes nothing", sc_name[S]);
     g_mod = (uint32_t)(S == SC_FANIN ? o.subs : S == SC_FANOUT ? o.topics : S == SC_OFFLINE || S == SC_RETAINED ? 1000000 : o.shared_topics ? 1 : o.pubs ? o.pubs : 1);
     if (o.share && S == SC_FANIN) g_mod = 1;
@@ -1523,6 +1538,7 @@ int main(int argc, char **argv) {
             p->fan = (uint32_t)((n_subs + up) / (long)g_mod - (o.stall + up) / (long)g_mod);
         }
         if (o.share) p->fan = 1;
+        if (o.unheard || refused(p->id)) p->fan = 0;
         p->n_topics = S == SC_WILDCARD ? (uint32_t)o.topics : S == SC_OFFLINE ? p->n_local : 1;
         p->freeq = xmalloc(sizeof(uint16_t) * (size_t)o.inflight); p->fcount = p->cap;
         for (long k = 0; k < o.inflight; k++) p->freeq[k] = (uint16_t)(k + 1);
@@ -1659,6 +1675,7 @@ int main(int argc, char **argv) {
         if (o.alias) fprintf(f, ",\"aliased\":%" PRIu64, aliased);
         if (o.user_props) fprintf(f, ",\"user_props\":%ld,\"user_props_missing\":%" PRIu64, o.user_props, z.props_missing);
         if (o.mqtt5) fprintf(f, ",\"user_props_wrong\":%" PRIu64 ",\"identifiers_wrong\":%" PRIu64, z.props_wrong, z.ids_wrong);
+        if (o.unheard || o.refuse) fprintf(f, ",\"unheard\":true");
         if (o.stall) fprintf(f, ",\"stalled\":%ld,\"stalled_closed\":%ld", o.stall, stalled_closed);
         fprintf(f, ",\"filters_cpu_s\":%.4f", filters_cpu);
         fprintf(f, ",\"measured_s\":%.3f,\"open_s\":%.3f,\"filters\":%ld,\"filters_s\":%.3f,\"store_s\":%.3f,\"drain_s\":%.3f", meas, t_open,

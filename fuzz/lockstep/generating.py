@@ -32,6 +32,7 @@ from fuzz.lockstep.steps import (
     Write,
 )
 from tests.support import packets as mq
+from tests.support import sizes
 
 __all__ = ["generate"]
 
@@ -285,7 +286,9 @@ class _Generator:
         self.payloads += 1
         length = rnd.choice([0, 0, 0, 0, 0, 20, 40, 44, 60, 90])
         if self.profile.borders:
-            length = rnd.choice([rnd.randint(70, 135), rnd.randint(16330, 16390), 40000, 5])
+            # What stands before a payload, and what its number takes, are 5 to 60 bytes.
+            lengths = [sizes.around(border, 60) for border in sizes.BORDERS[:2]]
+            length = rnd.choice([*map(rnd.choice, lengths), 40000, 5])
         return f"m{self.payloads}" + "x" * length
 
     def props(self) -> Props:
@@ -318,6 +321,8 @@ class _Generator:
         if retain and self.chance(0.3):
             payload = ""
         packet_id = rnd.randint(1, 2000) if qos else 0
+        if qos and profile.borders:
+            packet_id = rnd.choice(sizes.PACKET_IDS[qos - 1 :: 2])  # those of QoS 2 are its own
         dup, release = False, True
         if profile.few_ids and qos:
             packet_id = rnd.randint(1, 3) + (10 if qos == 1 else 0)
@@ -375,7 +380,7 @@ class _Generator:
             filters[text] = options | handling << 4
         props: Props = ()
         if self.versions[client] == mq.V5 and self.chance(profile.identified):
-            props = ((mq.SUBSCRIPTION_ID, rnd.choice([1, 2, 127, 128, 268435455])),)
+            props = ((mq.SUBSCRIPTION_ID, rnd.choice([2, *sizes.IDENTIFIERS])),)
         return Subscribe(rnd.randint(1, 2000), tuple(filters.items()), props)
 
     def unsubscribe(self, client: int) -> Unsubscribe:

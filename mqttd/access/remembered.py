@@ -86,6 +86,11 @@ class Remembered:
 
     def listening(self, client: ClientInfo) -> list[str]:
         """The same of what it may subscribe to; "": all that does not begin with ``$``."""
+        if self._allows(NO_RULE):
+            rules = self._rules_for(client)
+            if rules is not None and rules.leaves_free(client):
+                self._count(rules, NO_RULE)
+                return [""]
         return self._begin(client, False)
 
     def _begin(self, client: ClientInfo, publish: bool) -> list[str]:

@@ -425,8 +425,7 @@ class Connecting:
         refusal = registry.quota.refusal(client, client.client_id in registry.sessions)
         if refusal is not None:
             return self.refuse(attempt, refusal[0], refusal[1])
-        clean = attempt.connect.clean_start
-        outcome = self.claims.claim(attempt.channel, client, clean, attempt)
+        outcome = self.claims.claim(attempt.channel, client, attempt.connect, attempt)
         if outcome is None:
             attempt.take = self._owner_said
             self.undecided[attempt.channel] = attempt

@@ -10,6 +10,7 @@ which of two sessions is the newer one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from twisted.logger import Logger
@@ -50,6 +51,8 @@ class Apart:
         self.owners = owners
         self.log = Logger(namespace="mqttd.cluster")
         self.state = ""
+        #: See `Unlinked.alone`.
+        self.alone: Callable[[], str] = str
         owners.apart = lambda: f"this node is {self.said}" if self.state == PUT_OUT else ""
 
     @property
@@ -61,6 +64,10 @@ class Apart:
     def refuses(self) -> bool:
         """Whether nobody is let in at such a node."""
         return self.settings.minority == "refuse"
+
+    def hinders(self) -> str:
+        """Why nobody is to be sent to this node; empty where nothing is against it."""
+        return self.said if self.state and self.refuses else self.alone()
 
     def begin(self, state: str, why: str = "") -> None:
         """It is, for this reason; who is put out is that, whether etcd answers or not."""

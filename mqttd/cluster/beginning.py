@@ -2,7 +2,8 @@
 that nobody is being taken over.
 
     a node that is ready, by name --> its stream begun anew --> all it has --> met
-                                  '-- not in time --> the next one
+                                  '-- not in time --> the next one; after the last: begun all
+                                      the same, with no set, until one that gets a link gives it
     a node that is gone, and whose heir is not done --> what is published here would be kept for it
                                   by nobody: we have never known its filters
 
@@ -43,12 +44,17 @@ class Beginning:
         #: The one whose retained messages we want is linked, and has given them.
         self._meets: Deferred[None] | None = None
         self._met: Deferred[None] | None = None
-        self._from = ""
+        #: It; None: whoever a link to begins, since those that were asked gave none.
+        self._from: str | None = ""
+        #: Those that begin their streams with all that they retain.
+        self._asked: set[str] = set()
         self._given = False
 
     def takes(self, node: Node) -> bool:
         """Whether we want all retained messages of a node that we have a link to now."""
-        return not self._given and self._from == node.name
+        wanted = not self._given and self._from in (node.name, None)
+        (self._asked.add if wanted else self._asked.discard)(node.name)
+        return wanted
 
     def linked(self, node: Node) -> None:
         """There is a link to it."""
@@ -87,11 +93,12 @@ class Beginning:
                 self.log.warn("node {node} does not give its retained messages", node=name)
             finally:
                 self._meets = self._met = None
+            self._from = None
 
     def met(self, number: int) -> None:
         """A neighbour has told everything."""
         node = self.mesh.neighbours.get(number)
-        if isinstance(node, Node) and node.name == self._from:
+        if isinstance(node, Node) and node.name in self._asked:
             self._given = True
             if self._met is not None:
                 met, self._met = self._met, None

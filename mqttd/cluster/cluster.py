@@ -85,10 +85,11 @@ class Cluster:
         self.routes = Routes(self.etcd, self.keys, self.name, reactor)
         self.routes.failed = self._failed
         self.heirs = Heirs(
-            self.etcd, self.keys, self.name, reactor, self._is_of, lambda: self.view.rank(),
+            self.etcd, self.keys, self.name, reactor,
+            lambda name, epoch: self.view.is_of(name, epoch), lambda: self.view.rank(),
             self._is_there,
         )  # fmt: skip
-        self.heirs.note = os.path.join(config.node.data_dir, "wills-kept")
+        self.heirs.before.note = os.path.join(config.node.data_dir, "wills-kept")
         self.owners.lost = self._lost
         self.broker: Broker
         self.mesh: NodeMesh
@@ -120,12 +121,10 @@ class Cluster:
         self.address = ""
         self._ready = self._keeping = self._looking = False
         self._watch: Watch | None = None
-        #: Our lease has ended, and what was ours is still to be claimed.
-        self._anew = False
+        #: Our lease has ended: what was ours is still to be claimed, and others to be asked again.
+        self._anew = self._rejoins = False
         self._next_keep = self._next_look = 0.0
         self._looks = DeferredLock()
-        #: Wills of ours that etcd had from before.
-        self._own_wills = 0
         self._in_time = time.monotonic()
         self.replication: Replication | None = None  # set by who makes both
 
@@ -151,6 +150,7 @@ class Cluster:
         arrivals, view = self.moves.arrivals, View(self.name, self.keys, self.mesh, self)
         self.view, arrivals.home_of, arrivals.brief_of = view, view.home_of, view.brief_of
         self.unlinked = Unlinked(self.name, self.mesh)
+        self.apart.alone = lambda: self.unlinked.alone(view.members)
         streams = Streams(broker, self.mesh, self.reactor, self.settings.name, self.name, self.tls)
         streams.linked = self._linked
         streams.unlinked = self._unlinked
@@ -159,7 +159,7 @@ class Cluster:
         self.streams = streams
         self.shown = Shown(
             self.settings, self.name, self.etcd, self.routes, self.owners, self.view,
-            self.reactor, self.unlinked, streams,
+            self.reactor, self.unlinked, streams, self.apart.hinders,
         )  # fmt: skip
         self.beginning = Beginning(self.mesh, self.view, streams, self.reactor)
         self.mesh.met, streams.takes = self.beginning.met, self.beginning.takes
@@ -171,9 +171,7 @@ class Cluster:
     def listen(self) -> None:
         """Be reached by other nodes; raises what Twisted does."""
         host, port = self.settings.address
-        port = self.streams.listen(host, port)
-        shown = f"[{host}]" if ":" in host else host or self.name
-        self.address = self.settings.advertise or f"{shown}:{port}"
+        self.address = self.settings.reached(self.name, self.streams.listen(host, port))
 
     def join(self, result: object = None) -> Deferred[None]:
         """Become a member: fires when clients may be let in."""
@@ -190,8 +188,9 @@ class Cluster:
 
     async def _meet(self, since: float) -> None:
         await self._register(since)
+        await self.heirs.settle()
         await self._look()
-        self._own_wills = await self.heirs.sweep()
+        await self.heirs.sweep()
         if self.replication is not None:
             await self.replication.begin()
 
@@ -207,8 +206,8 @@ class Cluster:
             except PutOut:
                 self.apart.begin(PUT_OUT)
             except EtcdError as error:
-                self.upkeep.waits = str(error)
-                self.lines.say("etcd", "waiting for etcd: {error}", error=str(error))
+                self.upkeep.waits = text = str(error)
+                self.lines.say("etcd", "waiting for etcd (cluster.endpoints): {error}", error=text)
             await deferLater(self.reactor, 0.5)
 
     async def _claim_all(self) -> None:
@@ -231,12 +230,13 @@ class Cluster:
         self.log.info(text, cluster=self.settings.name, node=self.name, epoch=member.epoch)
 
     def _member(self) -> Member:
-        return Member(self.name, self.id, self.address, __version__, SPEAKS, self._ready)
+        told = (self.name, self.id, self.address, __version__, SPEAKS, self._ready)
+        return Member(*told, replicate=self.config.session.replicate, tls=self.tls is not None)
 
     def opened(self) -> None:
         """Clients are let in."""
         self.takes(True)
-        self.heirs.release(len(self.view.members) <= 1 and not self._own_wills)
+        self.heirs.release()
 
     def takes(self, ready: bool) -> None:
         """Whether other nodes may give their sessions to this one."""
@@ -272,7 +272,7 @@ class Cluster:
             self.replication.stop()
         if self.membership.lease:
             try:
-                await self.heirs.end()
+                await self.heirs.end(len(self.view.members) <= 1)
                 await self.leaves.forget()
                 await self.membership.end(self.leaves.returns())
             except EtcdError:
@@ -291,11 +291,9 @@ class Cluster:
         self._next_look = min(self._next_look, time.monotonic() + _AGAIN)
         answer = await self.etcd.range_of(self.keys.all, self.keys.routes)
         self._next_look = time.monotonic() + _LOOK
-        before = {(each.name, each.epoch) for each in self.view.members.values()}
         await in_turns(self.view.reset(answer.found, answer.revision), self.reactor)
-        if before - {(each.name, each.epoch) for each in self.view.members.values()}:
-            # What the dead had claimed of ours went with their leases, and we have not seen it.
-            self._anew, self._next_keep = True, 0.0
+        if self.view.missed:
+            self._anew, self._next_keep, self.owners.known = True, 0.0, -1
         self.moves.seen()
         self._watch = Watch(
             self.etcd, self.keys.all, answer.revision + 1, self._changed, self._watch_ended
@@ -351,10 +349,6 @@ class Cluster:
     def _is_there(self, name: str) -> bool:
         return name in self.view.members
 
-    def _is_of(self, name: str, epoch: int) -> bool:
-        member = self.view.members.get(name)
-        return member is not None and member.epoch == epoch
-
     @property
     def minority(self) -> bool:
         """Whether the others do not count with this node; see `Apart`."""
@@ -376,8 +370,9 @@ class Cluster:
         if not self.membership.epoch or self.stopped or self.etcd.older:
             return
         self.still.tick(now)
-        if self.owners.by_user != self.broker.settings.owned_by_user:
-            self.owners.by_user = self.broker.settings.owned_by_user
+        self.owners.audit.tick(now)
+        if self.owners.was_by_user != self.owners.is_by_user():
+            self.owners.was_by_user = self.owners.is_by_user()
             self._anew, self._next_keep = True, 0.0  # etcd is to say whose they are, or no more
         if not self._keeping and now >= self._next_keep:
             self._keeping = True
@@ -394,6 +389,7 @@ class Cluster:
             self._look_again()
 
     def _not_kept(self, failure: Any) -> None:
+        self._anew = True
         if failure.check(PutOut):
             self.apart.begin(PUT_OUT)
         else:
@@ -404,21 +400,25 @@ class Cluster:
 
     async def _keep(self) -> None:
         if not self.membership.kept():
-            self._anew = True
+            self._anew = self._rejoins = True
             await self._register(self.reactor.seconds())
+        if self._rejoins:
             await self._look()
             self.moves.anew()
             if self.replication is not None:
                 await self.replication.rejoined()
+            self._rejoins = False
         if self._anew or self.minority:
             await self._heal()
         self.still.end()
 
     async def _heal(self) -> None:
         self.owners.lease, self.owners.home = self.membership.lease, self.membership.home
+        self._anew = False  # unless more is missed meanwhile
         await self._claim_all()
         self.owners.strict = False
-        self._anew = False
+        self.owners.known = -1 if self._anew else self.owners.lease
+        self.moves.seen()  # who waits to be let in until that is known
         if self.minority:
             self.apart.end()
 

@@ -12,24 +12,25 @@ import json
 from typing import Any
 from urllib.parse import urlsplit
 
-from mqttd.cluster.etcd.client import TIMEOUT, EtcdError, get, kv_of, timed_out
+from mqttd.cluster.etcd.client import TIMEOUT, EtcdError, end_of, kv_of, text_of
 from mqttd.cluster.etcd.keeper import context_of
 from mqttd.cluster.etcd.keys import Keys, Member, member_of
 from mqttd.cluster.etcd.unreadable import shown
+from mqttd.cluster.etcd.why import timed_out, why_of_one
 from mqttd.cluster.links.tls import etcd_access
 from mqttd.config.schema import Config
 
-__all__ = ["member_at"]
+__all__ = ["members_at"]
 
 
-def member_at(config: Config) -> Member | None:
-    """Who has `node.name` in the cluster of `config` now. Raises EtcdError and TlsError.
+def members_at(config: Config) -> dict[str, Member]:
+    """Who is in the cluster of `config` now, by name. Raises EtcdError and TlsError.
 
-    ValueError: that cannot be read.
+    ValueError: who has `node.name` cannot be read; others of whom that is so are left out.
     """
     settings = config.cluster
     _, login = etcd_access(settings)
-    key = Keys(settings.name).node(config.node.name)
+    start = Keys(settings.name).node("")
     errors = []
     for endpoint in settings.endpoints:
         try:
@@ -37,21 +38,25 @@ def member_at(config: Config) -> Member | None:
             if login is not None:
                 asked = {"name": login[0], "password": login[1]}
                 token = str(_ask(config, endpoint, "/v3/auth/authenticate", asked)["token"])
-            body = {"key": get(key)["request_range"]["key"]}
+            body = {"key": text_of(start), "range_end": text_of(end_of(start))}
             found = _ask(config, endpoint, "/v3/kv/range", body, token).get("kvs", ())
         except TimeoutError:
             errors.append(f"{endpoint}: {timed_out(TIMEOUT)}")
             continue
         except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
-            errors.append(f"{endpoint}: {error or type(error).__name__}")
+            errors.append(f"{endpoint}: {why_of_one(error, endpoint)}")
             continue
+        members = {}
         for said in found:
             kv = kv_of(said)
+            name = kv.key[len(start) :].decode(errors="replace")
             try:
-                return member_of(config.node.name, kv.value, kv.created)
+                members[name] = member_of(name, kv.value, kv.created)
             except ValueError as error:
-                raise ValueError(f"{shown(kv.key)} in etcd cannot be read: {error}") from None
-        return None
+                if name == config.node.name:
+                    text = f"{shown(kv.key)} in etcd cannot be read: {error}"
+                    raise ValueError(text) from None
+        return members
     raise EtcdError("; ".join(errors)[:500])
 
 

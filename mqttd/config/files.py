@@ -13,12 +13,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from importlib import resources
-from pathlib import Path
 from typing import Final
 
 __all__ = ["SHIPPED", "find", "initialize", "places", "shipped"]
 
-#: What `initialize` writes; a wheel has them in ``mqttd/etc``, a checkout in ``etc``.
+#: What `initialize` writes. A checkout has them in ``etc``, too, where somebody may have changed
+#: them: these are not read.
 SHIPPED: Final = ("mqttd.conf", "acl.conf")
 
 _NAME: Final = "mqttd.conf"
@@ -38,10 +38,11 @@ def find(environ: Mapping[str, str]) -> str | None:
 
 def shipped(name: str) -> str:
     """The text of one of the `SHIPPED` files."""
-    packed = resources.files("mqttd") / "etc" / name
-    if packed.is_file():
-        return packed.read_text("utf-8")
-    return (Path(__file__).parents[2] / "etc" / name).read_text("utf-8")
+    if name == _NAME:
+        from mqttd.config.reference import conf_text
+
+        return conf_text()
+    return (resources.files("mqttd.config") / name).read_text("utf-8")
 
 
 def initialize(directory: str, data: str | None = None) -> tuple[list[str], list[str]]:

@@ -38,6 +38,7 @@ from mqttd.config.schema import (
     UnixListener,
 )
 from mqttd.config.schema.toml_text import fault_in, line_numbers
+from mqttd.printable import printable
 
 __all__ = ["ConfigError", "load"]
 
@@ -209,8 +210,7 @@ class _Reading:
 
     def note(self, mistake: str) -> None:
         """Add a mistake, safe to print: what was read may hold control characters."""
-        line = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in mistake)
-        self.mistakes.append(line)
+        self.mistakes.append(printable(mistake))
         if len(self.mistakes) >= _MISTAKES:
             raise ConfigError([*self.mistakes, "and perhaps more: nobody has looked further"])
 

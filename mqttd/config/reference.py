@@ -1,6 +1,7 @@
 """Write ``etc/mqttd.conf`` and ``docs/reference/configuration.md`` from the schema.
 
-    python -m mqttd.config.reference           writes both
+    python -m mqttd.config.reference           writes both, and ``etc/acl.conf``, which stands in
+                                               ``mqttd/config``
     python -m mqttd.config.reference --check   writes nothing, fails where one is out of date
 
 The shipped file holds every key as a comment with its default, so it loads to the defaults; the
@@ -17,9 +18,10 @@ from typing import Final
 
 from mqttd.config.options import OPTIONS, TABLES, Option
 
-__all__ = ["SHIPPED", "CONF", "PAGE", "conf_text", "main", "page_text"]
+__all__ = ["SHIPPED", "ACL", "CONF", "PAGE", "conf_text", "main", "page_text"]
 
 CONF: Final = Path("etc/mqttd.conf")
+ACL: Final = Path("etc/acl.conf")
 PAGE: Final = Path("docs/reference/configuration.md")
 
 _CONF_HEAD: Final = """\
@@ -111,9 +113,10 @@ def page_text() -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write both files, or with ``--check`` compare them; the exit status."""
+    """Write all files, or with ``--check`` compare them; the exit status."""
     status = 0
-    for path, text in ((CONF, conf_text()), (PAGE, page_text())):
+    rules = Path(__file__).with_name(ACL.name).read_text("utf-8")
+    for path, text in ((CONF, conf_text()), (ACL, rules), (PAGE, page_text())):
         if "--check" not in arguments:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")

@@ -121,6 +121,20 @@ class IPluginHandle(IHooks):
             After unload it does not fire any more.
         """
 
+    def bell(f: Callable[[], object]) -> Callable[[], None]:
+        """Have a thread of the plugin's wake the reactor's, cheaper than by ``callFromThread``.
+
+        :param f: called in the reactor thread, on nobody's budget, so it must be short.
+        :return: what has it called, from any thread; calls that come together may be one.
+        """
+
+    def pause(f: Callable[[], object]) -> Any:
+        """Have `f` called after some microseconds, which timers of the reactor round up.
+
+        :param f: called in the reactor thread, on nobody's budget, so it must be short.
+        :return: `mqttd.net.pause.Pause`: ``begin(seconds)``, less than one.
+        """
+
     def publish(
         topic: str,
         payload: bytes,
@@ -212,8 +226,26 @@ class IPluginHandle(IHooks):
         :param size: bytes of its payload.
         """
 
+    def room(topics: Sequence[str], size: int) -> int:
+        """How many messages of QoS 1 or 2 to these topics all who are connected have room for.
+
+        For who can wait with what he publishes: what a queue (``mqueue.max_length``) has no room
+        for is lost. Receivers at other workers and nodes are not seen (the plugin there may ask for
+        them), of thousands not all; one
+        whose queue is full and of which nothing is taken for five seconds counts no more.
+
+        :param size: bytes of the largest one.
+        :return: int, 0 where somebody's queue is full; more than 1,000,000 where nothing bounds it.
+        """
+
     def figures() -> tuple[dict[str, int], dict[str, int]]:
         """The broker's counters since its start, and its gauges of now, by name."""
+
+    def counter(name: str) -> int:
+        """One of the counters, for who looks at it often.
+
+        :raises KeyError: there is none of this name.
+        """
 
     def plugin_metrics() -> list[tuple[str, str, float]]:
         """Name, help and value of each metric that a loaded plugin has added."""
@@ -229,14 +261,16 @@ class IPluginHandle(IHooks):
         hold: Callable[[Callable[[], None], str], object] | None,
         topic_filter: str | Sequence[str] | None = None,
         required: bool = False,
-    ) -> None:
+        brought: Callable[[], object] | None = None,
+    ) -> Any:
         """Have ``hold(release, client_id)`` called before messages are acknowledged.
 
         It is called once for what a client has sent in a turn of the event loop, after all of it.
         The PUBACKs and PUBRECs are sent when its ``release()`` is called, in the reactor thread,
         and only then; where several plugins hold them, when all of them have released them.  Those
         of one client are sent in the order of its messages, so what is not released keeps what is
-        behind it.  What is still held when the plugin is unloaded is acknowledged then; with
+        behind it, also what refuses a message that the rules forbid: about that nobody is asked.
+        What is still held when the plugin is unloaded is acknowledged then; with
         `required` or the policy ``deny`` the connections end that wait for it, and their clients
         send it again.  A call that fails holds nothing; with the plugin's policy ``deny`` the
         client's connection is ended instead, and nothing is acknowledged.
@@ -246,6 +280,9 @@ class IPluginHandle(IHooks):
             published to these topics are held.
         :param required: nothing is acknowledged that `hold` was not asked about: while its calls
             fail, and in quarantine, clients are treated as with the policy ``deny``.
+        :param brought: called in place of `hold`, once for a turn, whoever has sent: for keepers
+            that write what came in groups, such as an event log.
+        :return: with `brought` a `mqttd.session.gathering.Gathering`, where what was sent waits.
         :raises ValueError: no valid topic filter.
         """
 
@@ -255,8 +292,7 @@ class IPluginHandle(IHooks):
         After the hooks of ``message.publish``, with what these made of a message.
 
         :param notes: a `mqttd.session.publish.notes.Notes`, which must not raise; takes the place
-        of what
-            this plugin gave before; None ends it.
+            of what this plugin gave before; None ends it.
         :param topic_filter: an MQTT topic filter, or some: only messages on these topics.
         :raises ValueError: no valid topic filter.
         """
@@ -275,10 +311,20 @@ class IPluginHandle(IHooks):
         `unheard` what reaches nobody, as ``message.dropped``.
 
         :param notes: a `mqttd.session.publish.notes.Notes`, which must not raise; takes the place
-        of what
-            this plugin gave before; None ends it.
+            of what this plugin gave before; None ends it.
         :param topic_filter: an MQTT topic filter, or some: only messages on these topics.
         :raises ValueError: no valid topic filter.
+        """
+
+    def keep_denials(notes: Any) -> None:
+        """Have noted what clients may not do, as ``client.denied`` hears of it (`note_denied`).
+
+        On all topics, without what a hook costs: of what may not be published that is told at the
+        end of the turn of the event loop.  What of a message was refused `keep_deliveries` tells,
+        with `unheard`.
+
+        :param notes: a `mqttd.session.publish.notes.Notes`, which must not raise; takes the place
+            of what this plugin gave before; None ends it.
         """
 
     def pause_publishers(paused: bool) -> None:
@@ -329,7 +375,8 @@ class IPluginHandle(IHooks):
 
         :param path: one segment of letters, digits, ``_ . -``; not load, unload, reload, commands.
         :param resource: `twisted.web.resource.IResource`; who may reach the HTTP interface may
-            reach it.
+            reach it. Who asks is `request.mqttd_caller.name`, a token of `pull_token_file` by the
+            first digits of its SHA-256.
         :param alike: all workers of a broker answer alike, so whichever is there is asked; else
             who asks has to name one, ``/api/v1/workers/N/plugins/NAME/path``.
         :raises ValueError: no such segment, or in use.

@@ -126,7 +126,7 @@ class IRegistry(Interface):
     for the answer for 5 seconds, and holds back other clients of the same identifier meanwhile.
     """
 
-    def claim(client_id: str, principal: str | None) -> Claim | Deferred[Claim]:
+    def claim(client_id: str, principal: str | None, lasts: bool) -> Claim | Deferred[Claim]:
         """Make this process the owner of a client identifier.
 
         The owner before, if there is another, ends the client's connection and hands the session
@@ -135,6 +135,7 @@ class IRegistry(Interface):
 
         :param principal: str, the user name that was proved, or None; only the same one may take a
             session over.
+        :param lasts: bool, whether the client's session is to outlast its connection.
         :return: `mqttd.types.Claim`, at once where nobody has to be asked, or a Deferred of it.
         :raises PermissionError: it belongs to another principal.
         """

@@ -50,6 +50,7 @@ KINDS: Final[dict[str, tuple[str, str]]] = {
     "node strangers refused": ("mqttd.cluster", "warn"),
     "overload": ("mqttd", "warn"),
     "session lost": ("mqttd.broker", "error"),
+    "session not inherited": ("mqttd.cluster", "warn"),
     "session store failed": ("mqttd.broker", "error"),
     "disk has room": ("mqttd.storage", "info"),
     "disk low": ("mqttd.storage", "warn"),

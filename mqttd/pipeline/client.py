@@ -40,6 +40,7 @@ from mqttd.codec.packets import (
 )
 from mqttd.codec.reasons import MqttError, name_of
 from mqttd.codec.serializer import serialize
+from mqttd.printable import said_by
 
 __all__ = ["Address", "Client", "ClientError", "Refused", "parse_address"]
 
@@ -56,6 +57,8 @@ _SUCCESS_BELOW: Final = 0x80
 _LATER: Final = frozenset({0x88, 0x89, 0x8B, 0x9F})
 #: Or another address may serve: these, use another server, server moved.
 _ELSEWHERE: Final = _LATER | {0x9C, 0x9D}
+#: Bad user name or password, not authorized: who says so knows us by another name, or by none.
+_STRANGER: Final = frozenset({0x86, 0x87})
 
 
 class ClientError(Exception):
@@ -289,9 +292,10 @@ class Client:
                         raise
                 elif not left:
                     where = ", ".join(str(one) for one in addresses)
-                    raise ClientError(
-                        f"the broker {where} cannot be reached: {error or 'it hung up'}"
-                    ) from None
+                    why = said_by(error) if str(error) else "it hung up"
+                    if isinstance(error, ssl.SSLError):
+                        why += " (is TLS spoken there?)"
+                    raise ClientError(f"the broker {where} cannot be reached: {why}") from None
                 addresses.append(addresses.pop(0))
                 if left % len(addresses) == 0:
                     self._sleep(pause)
@@ -332,7 +336,11 @@ class Client:
         found: Connack = self._answer()
         if found.reason_code >= _SUCCESS_BELOW:
             self._drop()
-            raise Refused(f"{address} refused the connection: {_reason(found)}", found.reason_code)
+            told = f"{address} refused the connection: {_reason(found)}"
+            if found.reason_code in _STRANGER:
+                who = "no user name" if address.username is None else f"user {address.username}"
+                told += f"; {who} was given"
+            raise Refused(told, found.reason_code)
         given = found.properties or {}
         self._room = min(self._most, _number(given, prop.RECEIVE_MAXIMUM, 65535))
         self.max_packet_size = _number(given, prop.MAXIMUM_PACKET_SIZE, 268_435_460)

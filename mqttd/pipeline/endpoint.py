@@ -32,7 +32,7 @@ from twisted.web.server import NOT_DONE_YET
 
 from mqttd.pipeline.log.blocks import Corrupt
 from mqttd.pipeline.log.files import NAME, segments_in
-from mqttd.pipeline.log.groups import groups, unread
+from mqttd.pipeline.log.groups import commit_group, groups, reads, unread
 from mqttd.pipeline.log.pull import HEADER
 from mqttd.pipeline.log.reader import DataLoss, LogReader, Run, runs_of
 from mqttd.pipeline.pouring import Pouring
@@ -185,7 +185,9 @@ class LogResource(Resource):
         for name, group in groups(self.path).items():
             own = group.get("log") == told["log"]
             with self._lock:
-                lag = unread(partial(self._open().blocks, whole=False), bounds, group["nodes"])
+                blocks = partial(self._open().blocks, whole=False)
+                behind = own and reads(group)
+                lag = unread(blocks, bounds, group["nodes"]) if behind else None
             found.append(
                 {
                     "group": name,
@@ -194,7 +196,7 @@ class LogResource(Resource):
                     "stopped": bool(group.get("stopped")),
                     "readers": group["readers"],
                     "this_log": own,
-                    "lag": lag if own else None,
+                    "lag": lag,
                 }
             )
         return json.dumps({"log": told["log"], "nodes": nodes, "groups": found}).encode()
@@ -260,6 +262,7 @@ class LogResource(Resource):
             good = False
         if not good:
             raise _Refused(400, "bad_request", "expected {group, log, nodes: {node: offset}}")
+        who = getattr(getattr(request, "mqttd_caller", None), "name", "")
 
         def commit() -> bytes:
             with self._lock:
@@ -271,7 +274,7 @@ class LogResource(Resource):
                     if node in bounds and offset > bounds[node].latest:
                         nodes[node] = bounds[node].latest
                 try:
-                    reader.commit(group, nodes, stopped, reader_id)
+                    commit_group(self.path, group, log, nodes, stopped, reader_id, who)
                 except ValueError as error:
                     raise _Refused(400, "bad_request", str(error)) from None
                 return b"{}\n"

@@ -89,12 +89,14 @@ class Progress:
         """All of it is published and known to be."""
         self._store.delete(_key(batch))
 
-    def keep(self, batches: Iterable[Batch]) -> None:
-        """Forget all batches but these."""
-        keys = {_key(batch) for batch in batches}
-        for key in self._store.keys(_PREFIX):
-            if key not in keys:
-                self._store.delete(key)
+    def known(self) -> list[str]:
+        """What there is, for `forget`."""
+        return list(self._store.keys(_PREFIX))
+
+    def forget(self, known: list[str], batches: Iterable[Batch]) -> None:
+        """Forget what was there, but for these batches."""
+        for key in set(known).difference(_key(batch) for batch in batches):
+            self._store.delete(key)
 
 
 def _key(batch: Batch) -> str:

@@ -23,7 +23,8 @@ Promise: of a query, batches are published in order, each once, whatever is aske
 the broker dies in the middle of a batch, it goes on where its store says that it was, and gives the
 event log what that lacks; a batch is answered when store and log have all of it. A message that is
 refused then (no room for retained ones, a hook) ends the release with its topic and the reason:
-asked for again, the batch goes on with that message, or behind it if it is to be skipped.
+asked for again, the batch goes on with that message, or behind it if it is to be skipped. It waits
+for receivers for a while (`mqttd.pipeline.stage_pace`).
 """
 
 from __future__ import annotations
@@ -37,13 +38,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from twisted.internet.defer import Deferred, DeferredLock
+from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import Publish
 from mqttd.codec.reasons import MqttError, name_of
 from mqttd.codec.topic import validate_topic_name
+from mqttd.pipeline.stage_pace import SLICE, Pace, Turns
 from mqttd.pipeline.stage_progress import Before, Progress, logged_ids
 from mqttd.pipeline.stage_requests import (
     MOST_ROWS,
@@ -69,8 +71,7 @@ REPLY: Final = "$mqttd/reply/"
 HANDED: Final = "$mqttd/staged/"
 OWN: Final = "$mqttd/"
 
-#: Messages published before clients have their turn, and how much longer than that the next pause.
-SLICE: Final = 64
+#: How much longer than publishing a slice the next pause is.
 REST: Final = 1.5
 #: Seconds after a start before a batch that was under way is gone on with: clients come back.
 RECOVER_AFTER: Final = 2.0
@@ -107,7 +108,7 @@ class Staging:
         self._progress = Progress(handle.store)
         #: First ids of batches that stopped at a message which was refused.
         self._refused: set[int] = set()
-        self._lock = DeferredLock()
+        self._turns = Turns(handle)
         self._opening = threading.Lock()
         self._closed = False
         self._folder = folder
@@ -126,9 +127,16 @@ class Staging:
             ("batches_replayed_total", "Batches asked for again, dropped.", lambda: self.replayed),
             ("batch_rows_total", "Messages of those published.", lambda: self.published),
             ("batch_skipped_total", "Messages refused and skipped.", lambda: self.skipped),
+            (
+                "batch_dropped_total",
+                "Those that a queue was full for.",
+                lambda: self._turns.dropped,
+            ),
+            ("batch_held_seconds_total", "Waited for receivers.", lambda: self._turns.held),
             ("stage_refused_total", "Requests that were refused.", lambda: self.refused),
         ):
             handle.add_metric(name, text, read)
+        self._turns.afar.start()
         handle.add_command("stage", self._status, "What Spark's sinks have staged and released.")
         if not self._here:
             return
@@ -199,6 +207,8 @@ class Staging:
 
     def _handed(self, message: Any) -> Any:
         """Another worker has authorized a request of its client."""
+        if message.client_id:
+            return  # a client of a node that has no such plugin
         given = message.properties or {}
         who = dict(given.get(prop.USER_PROPERTY, ()))
         words = message.topic[len(f"{HANDED}{self._handle.node}/") :].split("/")
@@ -294,8 +304,7 @@ class Staging:
 
     async def _release(self, by: Request, owner: str, query: str, number: int) -> dict[str, Any]:
         stages = stages_of(by.payload)
-        await self._lock.acquire()
-        try:
+        async with self._turns.of(owner, query):
             log = self._log()
             first = (time.time_ns() // 1000) << 64 | secrets.randbits(38) << 25
             asked = Batch(
@@ -307,8 +316,6 @@ class Staging:
                 await self._publish(batch, Before(), by.refused)
             elif not batch.done:
                 await self._go_on(batch, by.refused)
-        finally:
-            self._lock.release()
         if new:
             skipped = by.refused.count if by.refused is not None else 0
             return {"ok": True, "published": batch.rows - skipped}
@@ -320,34 +327,28 @@ class Staging:
     async def _publish(self, batch: Batch, before: Before, refused: Refusals | None = None) -> None:
         """Publish a released batch but for what was done before."""
         # Before the first of them: a store that knows nothing of a batch never did.
-        reached = before.routed
-        arrived = [min(reached, before.arrived or 0)]
-        self._progress.reach(batch, reached, arrived[0])
+        arrived = [min(before.routed, before.arrived or 0)]
+        self._progress.reach(batch, before.routed, arrived[0])
         await self._handle.store.written()
-        place = 0
+        place, pace = 0, Pace(self._turns, batch.client_id)
         for stage, chunk, count in await self._run(lambda store: store.chunks(batch)):
             data = await self._run(partial(StageStore.read, batch=batch, stage=stage, chunk=chunk))
             rows = rows_of(data)
-            for begin in range(0, count, SLICE):
-                started = time.perf_counter()
-                end = min(begin + SLICE, count)
-                # In the turn in which they are published: both are kept, or neither.
-                reached = max(reached, place + end)
-                self._progress.reach(batch, reached, arrived[0])
-                for offset in range(begin, end):
-                    code = self._go(batch, place + offset, rows[offset], before)
-                    if not code:
-                        continue
-                    why = f"refused a message to {rows[offset].topic}: {name_of(code)}"
-                    why += f" (0x{code:02x})"
-                    if refused is None:
-                        await self._stop_at(batch, place + offset, arrived[0])
-                        raise StageError(why)
-                    refused.add(why)
-                self._handle.arrived(batch.client_id).addCallback(
-                    lambda _, count=place + end: arrived.__setitem__(0, max(arrived[0], count))
-                )
-                await self._rest((time.perf_counter() - started) * REST)
+            pace.chunk(rows)
+            end = 0
+            while end < count:
+                begin, end = end, min(end + SLICE, count)
+                await pace.look(place + end <= before.routed)
+                async with self._turns.one:
+                    started = time.perf_counter()
+                    end = pace.end(rows, begin, end, place + end <= before.routed)
+                    if end > begin:
+                        some = rows[begin:end]
+                        await self._slice(batch, place + begin, some, before, arrived, refused)
+                        pace.gone()
+                        await self._turns.rest((time.perf_counter() - started) * REST)
+                if end == begin:
+                    await pace.wait()
             place += count
         written: Deferred[None] = Deferred()
         self._logged(lambda: written.callback(None))
@@ -359,6 +360,28 @@ class Staging:
         self._progress.end(batch)
         self._refused.discard(batch.first_id)
         self.released += 1
+        self._turns.tell(f"batch {batch.batch} of {batch.query}", pace.dropped)
+
+    async def _slice(
+        self, batch: Batch, place: int, rows: list[Publish], before: Before, arrived: list[int],
+        refused: Refusals | None,
+    ) -> None:  # fmt: skip
+        """Publish these messages of it, from this place on, in this turn."""
+        # In the turn in which they are published: both are kept, or neither.
+        end = place + len(rows)
+        self._progress.reach(batch, max(before.routed, end), arrived[0])
+        for at, row in enumerate(rows, place):
+            code = self._go(batch, at, row, before)
+            if not code:
+                continue
+            why = f"refused a message to {row.topic}: {name_of(code)} (0x{code:02x})"
+            if refused is None:
+                await self._stop_at(batch, at, arrived[0])
+                raise StageError(why)
+            refused.add(why)
+        self._handle.arrived(batch.client_id).addCallback(
+            lambda _: arrived.__setitem__(0, max(arrived[0], end))
+        )
 
     def _go(self, batch: Batch, place: int, row: Publish, before: Before) -> int:
         """Publish one message; 0, or the reason code with which it was refused."""
@@ -389,13 +412,11 @@ class Staging:
         batch: Batch | None = await self._run(lambda store: store.last(owner, query))
         if batch is None or batch.first_id not in self._refused:
             return
-        await self._lock.acquire()
-        try:
-            self._refused.discard(batch.first_id)
-            await self._run(lambda store: store.forget(batch))
-            self._progress.end(batch)
-        finally:
-            self._lock.release()
+        async with self._turns.of(owner, query):
+            if batch.first_id in self._refused:
+                self._refused.discard(batch.first_id)
+                await self._run(lambda store: store.forget(batch))
+                self._progress.end(batch)
 
     async def _go_on(self, batch: Batch, refused: Refusals | None = None) -> None:
         """Publish what is missing of a batch that was broken off."""
@@ -410,29 +431,28 @@ class Staging:
         before = Before(routed, arrived, {each - batch.first_id for each in found})
         self._handle.log.info(
             "batch {batch} of {query}: {rows} messages, {done} were published before the stop",
-            batch=batch.batch,
-            query=batch.query,
-            rows=batch.rows,
-            done=before.routed,
-        )
+            batch=batch.batch, query=batch.query, rows=batch.rows, done=before.routed,
+        )  # fmt: skip
         await self._publish(batch, before, refused)
 
     def _recover(self) -> Any:
         async def go_on() -> None:
-            await self._lock.acquire()
-            try:
-                unfinished = await self._run(lambda store: store.unfinished())
-                self._progress.keep(unfinished)
-                for batch in unfinished:
+            known = self._progress.known()
+            unfinished = await self._run(lambda store: store.unfinished())
+            self._progress.forget(known, unfinished)
+            for batch in unfinished:
+                owner, query = batch.owner, batch.query
+                async with self._turns.of(owner, query):
+                    last = partial(StageStore.last, owner=owner, query=query)
+                    if await self._run(last) != batch:
+                        continue  # its release was asked for again, and went on with it
                     try:
                         await self._go_on(batch)
                     except StageError as error:  # the others go on
                         self._handle.log.error(
                             "batch {batch} of {query}: {error}", batch=batch.batch,
-                            query=batch.query, error=str(error),
+                            query=query, error=str(error),
                         )  # fmt: skip
-            finally:
-                self._lock.release()
 
         found = Deferred.fromCoroutine(go_on())
         found.addErrback(lambda failure: self._failed("recovery", failure))
@@ -441,11 +461,6 @@ class Staging:
     def _failed(self, what: str, failure: Any) -> None:
         if not self._closed:
             self._handle.log.failure("{what} of staged batches failed", what=what, failure=failure)
-
-    def _rest(self, seconds: float) -> Deferred[None]:
-        waited: Deferred[None] = Deferred()
-        self._handle.call_later(seconds, waited.callback, None)
-        return waited
 
     # -- the file
 
@@ -475,16 +490,9 @@ class Staging:
         return self._run(lambda store: store.sweep(self._keep))
 
     def _status(self, argv: list[str]) -> Any:
+        if not self._here:
+            return ""  # who publishes has the figures
         if self._store is None and not os.path.exists(self._path):
             return "nothing was ever staged"
-        if self._here:
-            return self._run(lambda store: json.dumps(store.status(), indent=2))
-
-        def read() -> str:
-            store = StageStore(self._path, self._limit)
-            try:
-                return json.dumps(store.status(), indent=2)
-            finally:
-                store.close()
-
-        return self._handle.in_thread(read)
+        own = {"dropped": self._turns.dropped, "held_seconds": round(self._turns.held, 3)}
+        return self._run(lambda store: json.dumps(store.status() | own, indent=2))

@@ -289,10 +289,18 @@ class ChildHandle:
         """See `IPluginHandle.beyond`."""
         return str(self.ask("beyond", action, topic, size))
 
+    def room(self, topics: Sequence[str], size: int) -> int:
+        """See `IPluginHandle.room`."""
+        return int(self.ask("room", list(topics), size))
+
     def figures(self) -> tuple[dict[str, int], dict[str, int]]:
         """See `IPluginHandle.figures`."""
         found: tuple[dict[str, int], dict[str, int]] = self.ask("figures")
         return found
+
+    def counter(self, name: str) -> int:
+        """See `IPluginHandle.counter`."""
+        return int(self.ask("counter", name))
 
     def plugin_metrics(self) -> list[tuple[str, str, float]]:
         """See `IPluginHandle.plugin_metrics`."""

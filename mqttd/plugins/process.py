@@ -52,8 +52,8 @@ _GRACE: Final = 9.0
 #: What a child may call of its handle, by the names of `IPluginHandle`.
 _CALLS: Final = frozenset(
     {"publish", "client", "clients", "subscribe_client", "disconnect", "send_info", "alarm",
-     "arrived", "clear_alarm", "authorize", "beyond", "figures", "plugin_metrics", "budgets",
-     "republish", "dump_message", "load_message", "ready", "holds"}
+     "arrived", "clear_alarm", "authorize", "beyond", "figures", "counter", "plugin_metrics",
+     "budgets", "republish", "room", "dump_message", "load_message", "ready", "holds"}
 )  # fmt: skip
 
 #: What of its store.

@@ -34,15 +34,17 @@ from mqttd.session.ground.message import (
     entry_qos,
     entry_size,
     entry_weight,
-    one_receipt,
 )
 from mqttd.session.ground.settings import Settings
 
-__all__ = ["UNSAID", "MQueue"]
+__all__ = ["UNSAID", "MQueue", "one_receipt"]
 
 _COMPACT_AT = 1024
 #: The priority of an entry that says it itself, by its topic.
 UNSAID: Final = -(1 << 60)
+#: Receipts that are there once however many queues hold them, and how many of them.
+_RECEIPTS: Final[dict[object, object]] = {}
+_MOST_RECEIPTS: Final = 4096
 
 
 class _Lane:
@@ -353,3 +355,19 @@ class MQueue:
         lane = _Lane(priority)
         lanes.insert(at, lane)
         return lane
+
+
+def one_receipt(entry: object) -> object:
+    """An entry; a receipt as the one object that stands for all that are equal.
+
+    Messages of one size are many, and each would be an int of 32 bytes in its queue.
+    """
+    if not isinstance(entry, int):
+        return entry
+    found = _RECEIPTS.get(entry)
+    if found is not None:
+        return found
+    made: object = entry
+    if len(_RECEIPTS) < _MOST_RECEIPTS:
+        _RECEIPTS[made] = made
+    return made

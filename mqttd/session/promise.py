@@ -172,6 +172,18 @@ class Promises(Ending):
             waiting.append(promise)
         self._counted()
 
+    def join(self, data: bytes) -> bool:
+        """As `follow`, but with the promise of this turn, and nobody is asked early for it.
+
+        False: it has brought none.
+        """
+        fresh = self._fresh
+        if fresh is None:
+            return False
+        fresh.add(data)
+        self._counted()
+        return True
+
     def end_turn(self) -> None:
         """Ask the keepers of what this turn has brought."""
         fresh = self._fresh
@@ -196,6 +208,12 @@ class Promises(Ending):
             self._go_on()
         else:
             self._write(b"".join(kept.parts))
+
+    def refuse(self, error: Exception) -> None:
+        """Who has to keep something cannot be asked: the client is told nothing."""
+        channel = self._channel
+        if channel is not None and channel.state == OPEN:
+            channel.turn.crashed(channel, error)
 
     def forget(self, keeper: object) -> None:
         """A keeper is gone: nobody waits for what it has promised."""

@@ -16,13 +16,14 @@ Promise: what was applied twice, in order, is as if it was applied once.
 from __future__ import annotations
 
 import sqlite3
-import zlib
 from typing import Any, Final, Protocol
 
 import msgspec
 
+from mqttd.checksum import crc32
 from mqttd.storage.blocks import Group, Part
 from mqttd.storage.database import DATE_SESSION, STATEMENTS, connect
+from mqttd.storage.sums import believable, sealed
 
 __all__ = ["BLOCKS", "GROUP", "START", "Copies", "Copy", "pack_blocks", "pack_group", "pack_start"]
 
@@ -86,8 +87,8 @@ def pack_blocks(base: sqlite3.Connection, wanted: list[int], most: int) -> bytes
         row = base.execute(
             "SELECT id, words, data, crc FROM block WHERE id = ?", (wanted.pop(0),)
         ).fetchone()
-        if row is not None and zlib.crc32(row[1]) == row[3]:
-            found.append(row[:3])
+        if row is not None and crc32(row[1]) == row[3]:
+            found.append((row[0], row[1], believable(row[1], row[2])))
             size += len(row[1]) + len(row[2])
     return msgspec.msgpack.encode((BLOCKS, found))
 
@@ -128,7 +129,7 @@ class Copy:
 
     def _blocks(self, blocks: list[tuple[int, bytes, bytes]]) -> None:
         for number, words, data in blocks:
-            self.base.execute(_BLOCK, (number, words, data, zlib.crc32(words)))
+            self.base.execute(_BLOCK, (number, words, sealed(data), crc32(words)))
 
     def close(self) -> None:
         """Let go of the file."""

@@ -121,6 +121,8 @@ class _Loaded:
         if flags & _ORIGINAL:
             original = self._take(int.from_bytes(self._take(4), "big"))
         wire = data[self.at :]
+        if wire[0] >> 4 != _PUBLISH:
+            raise ValueError("no PUBLISH")
         qos = wire[0] >> 1 & 3
         id_at = packet_id_at(wire) if qos else 0
         packet_id = wire[id_at] << 8 | wire[id_at + 1] if qos else 0

@@ -5,10 +5,10 @@
     written --> bytes held until then go out, promises are kept, the next group goes
                 '-- as much as a turn may have (`release`), the rest in the next ones
 
-A group is closed when the one before is written, so it is as long as the disk is slow, and no
-longer; where some megabytes wait, publishers are not read from until they are written. Never within
-a turn: what one PUBLISH has brought (its QoS 2 id, the queues it is in) is in one transaction. Nor
-while a message goes to thousands in more turns than one, if it may come once only (`whole`).
+A group is closed when the one before is written and who is answered had time to go on (`_pauses`);
+where some megabytes wait, publishers are not read from until they are written. Never within a turn:
+what one PUBLISH has brought (its QoS 2 id, the queues it is in) is in one transaction. Nor while a
+message goes to thousands in more turns than one, if it may come once only (`whole`).
 
 Promise: nothing is written here; being told costs the appends of `mqttd.storage.ledger`.
 """
@@ -405,7 +405,7 @@ class StoreJournal(Releasing):
             return
         self._last = False
         self._noted = False
-        if self._under_way is None and not self.whole:
+        if self._under_way is None and not self.whole and not self._pauses():
             self._close()
         self.weigh()
         if self._fetches:
@@ -426,8 +426,8 @@ class StoreJournal(Releasing):
                     self.release_all()
             return
         self._waiting = Waiting()
-        self._waiting_for = waiting
         self._under_way = group
+        self._begin_to_wait(waiting)
         self.soon = not self.failing
         self.submit(group)
 
@@ -441,11 +441,11 @@ class StoreJournal(Releasing):
         if group.reads:
             self._found.extend(group.found)
             self._move()
-        self._releasing.append(self._waiting_for)
+        self._rest()
         if self._fetches:
             self.serve()
-        open_still = self._noted or self.whole
-        if not open_still and (not self.ledger.group.empty() or self._waiting.promises):
+        more = not self.ledger.group.empty() or len(self._waiting.promises) > 0
+        if more and not (self._noted or self.whole or self._pauses()):
             self._close()
         self.weigh()
 

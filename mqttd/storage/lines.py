@@ -116,7 +116,7 @@ class WillLine(Struct, tag="will", kw_only=True, forbid_unknown_fields=True):
 class BanLine(Struct, tag="ban", kw_only=True, forbid_unknown_fields=True):
     """`until` and `since` in seconds since 1970; None: until it is lifted."""
 
-    kind: Literal["client_id", "username", "peerhost"]
+    kind: Literal["client_id", "username", "peerhost", "client"]
     value: Annotated[str, Meta(min_length=1, max_length=65535)]
     reason: str = ""
     until: float | None = None

@@ -13,6 +13,7 @@ from contextlib import closing
 from mqttd.storage.database import Damaged, StoreError, connect
 from mqttd.storage.ledger import Ledger
 from mqttd.storage.recovery import Contents, Found, is_damaged, read
+from mqttd.storage.sums import Blocks
 
 __all__ = ["Reader", "damaged_rows", "kept_in", "row_named", "subscriptions_in"]
 
@@ -24,8 +25,7 @@ class Reader:
         self.path = path
         self.base = _open(path)
         self.ledger = Ledger()
-        self._block = 0
-        self._data = b""
+        self._blocks = Blocks(self.base)
         try:
             self.contents: Contents = read(self.base, self.ledger)
         except sqlite3.DatabaseError as error:
@@ -40,15 +40,19 @@ class Reader:
         return self
 
     def __exit__(self, *failure: object) -> None:
+        self.let_go()
         self.base.close()
 
     def data(self, found: Found) -> bytes:
-        """The bytes of a record."""
-        if found.block != self._block:
-            row = self.base.execute("SELECT data FROM block WHERE id = ?", (found.block,))
-            self._data = row.fetchone()[0]
-            self._block = found.block
-        return self._data[found.at : found.at + found.length]
+        """The bytes of a record. Raises ValueError where they are not what was written."""
+        data = self._blocks.block(found.block).read(found.at, found.length)
+        if data is None:
+            raise ValueError("its bytes are not what was written")
+        return data
+
+    def let_go(self) -> None:
+        """Let the file be written."""
+        self._blocks.close()
 
 
 def damaged_rows(base: sqlite3.Connection, among: Iterable[int] | None = None) -> list[int]:

@@ -11,13 +11,13 @@ are not.
 from __future__ import annotations
 
 import sqlite3
-import zlib
 
 from librt.strings import read_i64_le
 from librt.vecs import append, vec
 from mypy_extensions import i64
 
-from mqttd.session.ground.message import one_receipt
+from mqttd.checksum import crc32
+from mqttd.session.mqueue import one_receipt
 from mqttd.storage.blocks import Block, Present, in_order, picked
 from mqttd.storage.ledger import (
     DELIVERY,
@@ -158,7 +158,7 @@ def read(base: sqlite3.Connection, ledger: Ledger, queues: bool = False) -> Cont
 
 def is_damaged(words: object, crc: int) -> bool:
     """Whether the words of a block are not what their checksum says."""
-    return not isinstance(words, bytes) or len(words) % 16 != 0 or zlib.crc32(words) != crc
+    return not isinstance(words, bytes) or len(words) % 16 != 0 or crc32(words) != crc
 
 
 def _read_block(

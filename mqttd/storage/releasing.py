@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from time import monotonic_ns
 from typing import Final
 
 from mqttd.session.ground.connection import OPEN, Connection
@@ -25,6 +26,13 @@ __all__ = ["Releasing", "Waiting"]
 #: acknowledgements. A thousand for each of ten connections take 1.8 ms.
 _SLICE: Final = 32
 _TOGETHER: Final = 32
+#: With so many acknowledgements in a group, for several clients, these have so many nanoseconds to
+#: go on, from its end and from when it is written, before the next one is closed, which has all of
+#: them in it. One or two would wait for nobody but themselves.
+_MANY: Final = 8
+_SEVERAL: Final = 3
+_GAP: Final = 400_000
+_REST: Final = 150_000
 
 
 class Waiting:
@@ -46,6 +54,17 @@ class Waiting:
         #: Who is told that it is written.
         self.told: deque[Callable[[], None]] = deque()
 
+    def counts(self, many: int) -> bool:
+        """Whether it has so many acknowledgements, or more, and for several."""
+        if len(self.promises) < _SEVERAL:
+            return False
+        count = 0
+        for promise in self.promises:
+            count += promise.count
+            if count >= many:
+                return True
+        return False
+
     def uncork(self) -> None:
         """Have its connections written to, whatever is kept."""
         for channel in self.corked:
@@ -56,7 +75,8 @@ class Waiting:
 class Releasing(ReadingJournal):
     """A journal that lets go of what waited, slice by slice."""
 
-    __slots__ = ("_releasing", "_under_way", "_waiting", "_waiting_for")
+    __slots__ = ("_closed_at", "_free_at", "_releasing", "_under_way", "_waiting", "_waiting_for",
+                 "pause")  # fmt: skip
 
     def __init__(self, ledger: Ledger, since: int) -> None:
         super().__init__(ledger, since)
@@ -65,6 +85,35 @@ class Releasing(ReadingJournal):
         self._waiting_for: Waiting = self._waiting
         #: What waited for groups that are written, until all of it has gone out.
         self._releasing: deque[Waiting] = deque()
+        #: Calls back in so many seconds; without it groups wait for nothing but the one before.
+        self.pause: Callable[[float], object] | None = None
+        #: When the last group was closed, and from when on the next one may be.
+        self._closed_at: int = 0
+        self._free_at: int = 0
+
+    def _begin_to_wait(self, waiting: Waiting) -> None:
+        """A group is closed, for which these wait."""
+        self._waiting_for = waiting
+        if self.pause is not None:
+            self._closed_at = monotonic_ns()
+
+    def _rest(self) -> None:
+        """The one under way is written: who is answered together is to go on together."""
+        waiting = self._waiting_for
+        self._releasing.append(waiting)
+        if self.pause is not None and waiting.counts(_MANY):
+            self._free_at = max(self._closed_at + _GAP, monotonic_ns() + _REST)
+
+    def _pauses(self) -> bool:
+        """Whether it is too early for the next one; then it is called back."""
+        pause = self.pause
+        if pause is None:
+            return False
+        left = self._free_at - monotonic_ns()
+        if left <= 0:
+            return False
+        pause(left / 1e9)
+        return True
 
     def release(self) -> bool:
         """Let go of some of what waited for groups that are written; whether there is more.

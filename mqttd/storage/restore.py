@@ -30,6 +30,7 @@ from mqttd.storage.journal import StoreJournal
 from mqttd.storage.ledger import DELIVERY, KIND_MASK, MESSAGE3, MESSAGE5, RECEIVED
 from mqttd.storage.ledger import RELEASED as RELEASED_KIND
 from mqttd.storage.recovery import Contents, Found, Queue
+from mqttd.storage.sums import Blocks
 from mqttd.types import ClientInfo
 
 __all__ = ["Restored", "restore"]
@@ -54,27 +55,21 @@ class _Bytes:
     """The bytes of records, without the rest of their blocks."""
 
     def __init__(self, base: sqlite3.Connection) -> None:
-        self.base = base
-        self.opened: sqlite3.Blob | None = None
-        self.block: int = 0
+        self._blocks = Blocks(base)
 
     def of(self, found: Found) -> bytes:
         """The bytes of one record. Raises ValueError where they cannot be read."""
         try:
-            if self.opened is None or found.block != self.block:
-                self.close()
-                self.opened = self.base.blobopen("block", "data", found.block, readonly=True)
-                self.block = found.block
-            self.opened.seek(found.at)
-            return self.opened.read(found.length)
+            data = self._blocks.block(found.block).read(found.at, found.length)
         except sqlite3.Error as error:
             raise ValueError(str(error)) from None
+        if data is None:
+            raise ValueError("its bytes are not what was written")
+        return data
 
     def close(self) -> None:
         """Let the file be written again."""
-        if self.opened is not None:
-            self.opened.close()
-            self.opened = None
+        self._blocks.close()
 
 
 def restore(
@@ -103,7 +98,8 @@ def restore(
             )
         queue = contents.queues.pop(owner, None)
         v5 = _speaks_v5(records, queue)
-        session.restored(0, expiry, broker.now - milliseconds(max(away, 0)), v5)
+        # In whole seconds, of which one may only have begun: nothing is over before its time.
+        session.restored(0, expiry, broker.now - milliseconds(max(away - 1, 0)), v5)
         # Where it is not known, or a clock was set, it began no later than its client left.
         age = now - created_at if created_at else 0
         session.created_at = broker.now - milliseconds(max(age, away, 0))

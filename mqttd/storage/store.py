@@ -6,7 +6,7 @@
     stop()      what was told is written, closed
 
 The writer's thread begins with `recover`, so nothing of it crosses a fork. What it has written it
-tells by `mqttd.storage.wake`.
+tells by `mqttd.net.wake`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from twisted.internet.threads import deferToThreadPool
 
 from mqttd.broker.broker import Broker
 from mqttd.config.schema import Config
+from mqttd.net.pause import Pause
+from mqttd.net.wake import Wake, Watcher
 from mqttd.storage.blocks import Group
 from mqttd.storage.copies import Copies
 from mqttd.storage.database import MOVE_CLOCK, Damaged, StoreError, connect, look, set_aside
@@ -38,7 +40,6 @@ from mqttd.storage.restore import Restored, restore
 from mqttd.storage.room import Room
 from mqttd.storage.shares import Shares
 from mqttd.storage.tools import backup, drop_rows, finish, shrink
-from mqttd.storage.wake import Wake, Watcher
 from mqttd.storage.writer import Reading, Writer
 
 __all__ = ["Store", "StoreError", "store_of"]
@@ -79,6 +80,7 @@ class Store:
         self.writer: Writer | None = None
         self._broker: Broker | None = None
         self._wake = Wake(self.turn)
+        self._pause = Pause(self._resume, reactor.callLater)
         #: Who has all of it elsewhere, too; and the groups that are written and not there yet.
         self.copies: Copies | None = None
         self._written: deque[Group] = deque()
@@ -148,6 +150,9 @@ class Store:
         journal.ask = lambda fetch, pieces: writer.fetch(Reading(fetch, pieces))
         self.journal = journal
         broker.journal = journal
+        if engine is not None:
+            self._pause.start(engine)
+            journal.pause = self._pause.begin
         self.shares = Shares(broker, self.log)
         writer.start()
         broker.drawers.follow()
@@ -168,6 +173,12 @@ class Store:
         )
         broker.perform()
         return restored
+
+    def _resume(self) -> None:
+        """A pause between two groups is over: the next one is closed at the end of a turn."""
+        if self.journal is not None and self._broker is not None:
+            self.journal.begin()
+            self._broker.perform()
 
     def _submit(self, writer: Writer, group: Group) -> None:
         """Have a group written here and elsewhere."""
@@ -315,7 +326,8 @@ class Store:
             self._opened = None
         if writer is None or journal is None or broker is None:
             return
-        self.writer = None
+        self.writer = journal.pause = None
+        self._pause.stop()
         broker.fans.finish()
         journal.release_all()
         broker.perform()

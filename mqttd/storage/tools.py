@@ -1,7 +1,7 @@
 """What an operator asks of a store: what is in it, is it whole, a copy of it.
 
     info      sizes, counts of sessions, messages, retained messages, bans, what plugins keep
-    check     SQLite's own check, each block's CRC, each record that lives read once
+    check     SQLite's own check, each block's checksums, each record that lives read once
     backup    of the store behind a connection, a few pages at a time; `finish` names it
     shrink    likewise: unused pages go back to the system
     restore   a copy becomes the store, without what of it cannot be read
@@ -102,6 +102,7 @@ def _mend(path: str) -> list[str]:
         for found, text in list(_unreadable(store)):
             left.append(text)
             store.ledger.forget(found.number)
+        store.let_go()
         if left:
             drop_rows(store.base, rows)
             if (group := store.ledger.close()) is not None:

@@ -18,12 +18,12 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from queue import Empty, SimpleQueue
 from typing import Final, TypeAlias
 
+from mqttd.checksum import crc32
 from mqttd.storage.blobs import forget_closed
 from mqttd.storage.blocks import Group, Part
 from mqttd.storage.database import (
@@ -33,6 +33,7 @@ from mqttd.storage.database import (
     STATEMENTS,
     UNSUBSCRIBE_ALL,
 )
+from mqttd.storage.sums import Blocks, Sums, believable, room, sealed
 
 __all__ = ["RETRY", "Reading", "Stopped", "Writer", "read", "write"]
 
@@ -272,35 +273,24 @@ class Writer:
 
 
 def read(base: sqlite3.Connection, pieces: list[tuple[int, int, int]]) -> list[bytes | None]:
-    """Pieces of blocks, without the rest of them; None where a block is not there or damaged.
+    """Pieces of blocks, without the rest of them; None where they are not there or damaged.
 
     Raises sqlite3.Error where the disk cannot be read.
     """
     found: list[bytes | None] = []
-    opened: sqlite3.Blob | None = None
-    last = 0
+    blocks = Blocks(base)
     try:
         for block, at, length in pieces:
-            if opened is None or block != last:
-                if opened is not None:
-                    opened.close()
-                    opened = None
-                last = block
-                try:
-                    opened = base.blobopen("block", "data", block, readonly=True)
-                except sqlite3.Error as error:
-                    if error.sqlite_errorcode & 0xFF not in (SQLITE_ERROR, SQLITE_CORRUPT):
-                        raise
-                    found.append(None)
-                    continue
-            if at + length > len(opened):
+            try:
+                opened = blocks.block(block)
+            except sqlite3.Error as error:
+                if error.sqlite_errorcode & 0xFF not in (SQLITE_ERROR, SQLITE_CORRUPT):
+                    raise
                 found.append(None)
                 continue
-            opened.seek(at)
-            found.append(opened.read(length))
+            found.append(opened.read(at, length))
     finally:
-        if opened is not None:
-            opened.close()
+        blocks.close()
         forget_closed(base)
     return found
 
@@ -327,7 +317,7 @@ def write(base: sqlite3.Connection, group: Group) -> None:
     for number in group.reads:
         found = execute(_READ, (number,)).fetchone()
         if found is not None:
-            group.found.append((number, found[0], found[1]))
+            group.found.append((number, found[0], believable(found[0], found[1])))
 
 
 def _changes(rows: list[tuple[int, tuple[object, ...]]]) -> Iterator[_Change]:
@@ -370,24 +360,33 @@ def _insert(base: sqlite3.Connection, part: Group | Part) -> None:
     """Write a block."""
     words = part.directory()
     if words and part.size > _PIECE:
-        base.execute(_MAKE_ROOM, (part.block.id, words, part.size, zlib.crc32(words)))
+        size = part.size + room(part.size)
+        base.execute(_MAKE_ROOM, (part.block.id, words, size, crc32(words)))
         _fill(base, part)
     elif words:
-        data = b"".join(part.data)
-        base.execute(_INSERT, (part.block.id, words, data, zlib.crc32(words)))
+        data = sealed(b"".join(part.data))
+        base.execute(_INSERT, (part.block.id, words, data, crc32(words)))
 
 
 def _fill(base: sqlite3.Connection, group: Group | Part) -> None:
-    """Write the bytes of a block into the row that was made for them, a piece at a time."""
+    """Write the bytes of a block, and their sums, into the row that was made, a piece at a time."""
     piece: list[bytes] = []
     size = 0
+    sums = Sums()
     with base.blobopen("block", "data", group.block.id) as blob:
         for data in group.data:
             if size + len(data) > _PIECE and piece:
-                blob.write(b"".join(piece))
+                _add(blob, sums, piece)
                 piece = []
                 size = 0
             piece.append(data)
             size += len(data)
-        blob.write(b"".join(piece))
+        _add(blob, sums, piece)
+        blob.write(sums.tail())
     forget_closed(base)
+
+
+def _add(blob: sqlite3.Blob, sums: Sums, piece: list[bytes]) -> None:
+    joined = b"".join(piece)
+    sums.add(joined)
+    blob.write(joined)

@@ -333,7 +333,9 @@ class RegistryConformance(Conformance):
 
     def claimed(self, registry: Any, client_id: str, principal: str | None = "alice") -> Claim:
         """One claim."""
-        claim = self.wait(self.promptly(lambda: registry.claim(client_id, principal), "claim"))
+        claim = self.wait(
+            self.promptly(lambda: registry.claim(client_id, principal, True), "claim")
+        )
         assert isinstance(claim, Claim), f"claim() gave {claim!r}"
         assert claim.epoch >= 1
         assert isinstance(claim.held, Held)
@@ -409,7 +411,7 @@ class RegistryConformance(Conformance):
         epoch = self.claimed(first, "c", "alice").epoch
         for principal in ("mallory", None):
             with raises(PermissionError):
-                self.wait(second.claim("c", principal))
+                self.wait(second.claim("c", principal, True))
         assert taken == []
         assert self.claimed(first, "c", "alice").epoch == epoch
 

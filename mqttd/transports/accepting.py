@@ -42,7 +42,8 @@ _IN_EDGE: Final = _IN | select.EPOLLET
 #: in: with CONNECT, a will and a SUBSCRIBE one takes a third of a millisecond.
 _ACCEPTS: Final = 256
 LET_IN: Final = 64
-#: Bytes that come with those who are accepted at once, a quarter of what a turn reads.
+#: Bytes that come with those who are accepted at once, and their work as bytes: a quarter of what a
+#: turn reads.
 _BROUGHT: Final = 1 << 20
 #: What a read counts for that costs much: 1024 units, about a millisecond. When those of a turn
 #: have counted for so much, it looks whose the next ones are.
@@ -245,9 +246,9 @@ class Accepting(Sockets):
         """
         server = self.server
         count: int = 0
-        most = self.taken + _BROUGHT
+        most: int = self.taken + self.worked + _BROUGHT
         for _ in range(_ACCEPTS):
-            if self.taken >= most or (port.gate is None and count == room):
+            if self.taken + self.worked >= most or (port.gate is None and count == room):
                 return count  # the next knock in the next turn
             if self.full(port) and not port.lobby.make_room("", server.now):
                 self._pause(port, "full")
@@ -282,8 +283,10 @@ class Accepting(Sockets):
         line, gate, server = port.line, port.gate, self.server
         room: int = LET_IN if gate is None else gate.room(server.now, LET_IN)
         count: int = 0
-        most = self.taken + _BROUGHT
-        while count < room and self.taken < most and len(line) and not self.full(port):
+        most: int = self.taken + self.worked + _BROUGHT
+        while (
+            count < room and len(line) and self.taken + self.worked < most and not self.full(port)
+        ):
             fd, address, host = line.next()
             count += 1
             if port.refuses(host, server):

@@ -42,11 +42,11 @@ class Costly:
         self.took: int = 0
         #: Strangers have cost much in the turn before: this one is the line's.
         self.turned: bool = False
-        #: Who waits, and since when.
-        self._lined: dict[int, int] = {}
+        #: Who waits, and since when: whoever else stands in a line is gone.
+        self.waiting: dict[int, int] = {}
 
     def __len__(self) -> int:
-        return len(self._lined)
+        return len(self.waiting)
 
     def add(self, channel: Channel, now: int) -> None:
         """It has cost much."""
@@ -81,17 +81,29 @@ class Costly:
         return True
 
     def next(self, line: FairQueue[int], now: int) -> int:
-        """Whose turn it is in one of the two; there must be one. To have waited does not count."""
+        """Whose turn it is in one of the two, -1 if he is gone; there must be one.
+
+        To have waited does not count.
+        """
         fd = line.next()
-        waited = now - self._lined.pop(fd)
+        since = self.waiting.pop(fd, -1)
+        if since < 0:
+            return -1
         known = self.known.get(fd)
         if known is not None:
-            self.known[fd] = (known[0], known[1] + waited)
+            self.known[fd] = (known[0], known[1] + now - since)
         return fd
 
+    def gone(self, fd: int) -> None:
+        """The descriptor is closed; the next that has its number is somebody else's."""
+        self.known.pop(fd, None)
+        if self.waiting.pop(fd, -1) >= 0 and not self.waiting:
+            self.line = FairQueue(_ALL, _ALL)
+            self.strangers = FairQueue(_ALL, _ALL)
+
     def _stand(self, line: FairQueue[int], user: str, fd: int, now: int) -> None:
-        if fd not in self._lined:
-            self._lined[fd] = now
+        if fd not in self.waiting:
+            self.waiting[fd] = now
             line.join(user, fd)
 
 

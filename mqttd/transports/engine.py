@@ -242,7 +242,7 @@ class Engine(Accepting):
         while len(line):
             fd = self.costly.next(line, self.server.now)
             self.served += 1
-            channel = channels[fd] if fd < len(channels) else None
+            channel = channels[fd] if 0 <= fd < len(channels) else None
             if channel is not None:
                 if channel.paused:
                     continue
@@ -271,8 +271,11 @@ class Engine(Accepting):
         server.now = self.began // 1_000_000
         channels = self.channels.by_fd
         known = self.costly.known
+        waiting = self.costly.waiting
         others: list[tuple[int, int]] = []
         for fd, event in events:
+            if event & _IN_OUT == _IN and fd in waiting:
+                continue  # thousands may be
             channel = channels[fd] if fd < len(channels) else None
             if channel is None:
                 edge = self.layered.get(fd)

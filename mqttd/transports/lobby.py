@@ -119,27 +119,41 @@ class Lobby:
 
     def make_room(self, name: str, now: int) -> bool:
         """End the stranger of a house ("": of any) that is silent for longest, if one is."""
+        silent = self._silent(name, now)
+        if silent is None:
+            return False
+        since, house = self.strangers.pop(silent)
+        house.strangers -= 1
+        server = silent.server
+        server.metrics.strangers_ended += 1
+        seconds = (now - since) // 1000
+        server.refused(silent, f"silent for {seconds} s, and others want to connect")
+        # Its descriptor goes at the end of the turn: nobody is to look at it again.
+        silent.end("made room for others")
+        return True
+
+    def _silent(self, name: str, now: int) -> Channel | None:
+        """Who is silent for longest; who is found to have spoken is not looked at again so soon."""
+        found: Channel | None = None
+        spoken: list[tuple[Channel, House]] = []
         looked = 0
         for channel, (since, house) in self.strangers.items():
             looked += 1
             silent = now - since
             if silent < UNNAMED or looked > _LOOKED_AT:
-                return False
+                break
             if silent < SILENT and house.name:
                 continue
             if channel.state == CLOSED or (name and house.name != name):
                 continue
-            if channel.state == NEW and not channel.paused and not _has_sent(channel.fd):
-                server = channel.server
-                server.metrics.strangers_ended += 1
-                seconds = silent // 1000
-                server.refused(channel, f"silent for {seconds} s, and others want to connect")
-                channel.end("made room for others")
-                # Its descriptor goes at the end of the turn: nobody is to look at it again.
-                if self.strangers.pop(channel, None) is not None:
-                    house.strangers -= 1
-                return True
-        return False
+            if channel.state == NEW and not channel.paused:
+                if not _has_sent(channel.fd):
+                    found = channel
+                    break
+                spoken.append((channel, house))
+        for channel, house in spoken:
+            self.heard(channel, house, now)
+        return found
 
     def can_make_room(self, now: int) -> bool:
         """Whether a stranger is silent."""

@@ -105,7 +105,7 @@ class Sockets(Edge):
 
     def close(self, fd: int, channel: Connection) -> None:
         """Close a descriptor: at once, or so that its peer can read why."""
-        self.costly.known.pop(fd, None)
+        self.costly.gone(fd)
         if channel.reason_code and channel.version:
             self.linger.close(fd, self.server.now)
         else:

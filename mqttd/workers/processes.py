@@ -29,6 +29,7 @@ from twisted.python.components import Componentized
 
 from mqttd.config.load import ConfigError, load
 from mqttd.config.schema import Config, SocketListener
+from mqttd.hang_up import hang_up_no_more
 from mqttd.monitor.log.filter import LogLevelFilter
 from mqttd.monitor.log.service import Log, log_for
 from mqttd.monitor.supervisor import Supervisor
@@ -328,7 +329,7 @@ class Processes(MultiService):
 
     def _unlock(self, result: object) -> None:
         self._is_over()
-        signal.signal(signal.SIGHUP, self._before)
+        hang_up_no_more(self._before)
         self.log.info("mqttd stopped")
         if isinstance(self.logging, Log):
             self.logging.stopService()

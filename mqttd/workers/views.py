@@ -118,13 +118,17 @@ class Views:
         return self._passed(ask, [said])
 
     async def command(self, ask: Ask) -> Json:
-        """A command of a plugin, where it is: what they say, once where it is the same."""
+        """A command of a plugin, where it is: what they say, once where it is the same.
+
+        Who has nothing to say is left out.
+        """
         numbers = await self.having(ask, ask.path["name"])
         answers: list[Answer] = await self.asker.each(numbers, ask)
         self._passed(ask, answers)
-        said = {each.worker: str(each.json()["output"]) for each in answers}
-        if len(set(said.values())) == 1:
-            return answers[0].json()
+        told = {each.worker: str(each.json()["output"]) for each in answers}
+        said = {number: output for number, output in told.items() if output}
+        if len(set(said.values())) <= 1:
+            return answers[0].json() | {"output": next(iter(said.values()), "")}
         text = "\n".join(f"worker {number}:\n{output}" for number, output in said.items())
         return {"output": text}
 

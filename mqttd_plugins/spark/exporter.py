@@ -3,11 +3,12 @@
     hook point --> chosen? (event, topic, client, sample) --> one tuple --> Columns
     a message that is routed, as bytes ------------------------------------> Columns
     a delivery, an acknowledgement, what a receiver misses ----------------> Columns
+    what a client may not do ----------------------------------------------> Columns
 
 Promise: an event of a hook costs about a microsecond here, one that is not chosen a look-up.
-Nothing waits. Only points whose events are chosen are hooked; what every message has is none of
-them: the broker hands messages, deliveries and acknowledgements to `Columns` itself, on no plugin's
-budget.
+Nothing waits. Only points whose events are chosen are hooked; what every message may have is none
+of them: the broker hands messages, what becomes of them, and denials to `Columns` itself, on no
+plugin's budget.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from typing import Any, Final
 
 from mqttd.codec.reasons import name_of
 from mqttd.pipeline.log.appender import Appender
-from mqttd.pipeline.log.blocks import HAS_QOS, NO_ID, RETAIN
-from mqttd.pipeline.log.columns import Columns
+from mqttd.pipeline.log.blocks import HAS_QOS, NO_ID
+from mqttd.pipeline.log.columns import Columns, peer_text
 from mqttd.pipeline.log.schema import CODES, EVENTS
 from mqttd.types import ClientInfo, HookResult
 from mqttd_plugins.spark.config import SparkConfig
@@ -33,6 +34,7 @@ LAST: Final = -1_000_000
 #: Events that the broker hands to `Columns`.
 NOTED: Final = frozenset(
     (
+        "client.authorize",
         "message.publish",
         "message.delivered",
         "message.acked",
@@ -93,7 +95,6 @@ class Exporter:
         }
         points: dict[str, tuple[str, Callable[..., HookResult | None]]] = {
             "client.authenticate": ("client.connack", self.client_connack),
-            "client.authorize": ("client.denied", self.client_denied),
         }
         return [
             points.get(name) or (name, special.get(name) or self._of_client(CODES[name]))
@@ -102,10 +103,11 @@ class Exporter:
         ]
 
     def choose(self, columns: Columns) -> None:
-        """Have `columns`, which is told of messages itself, keep what was chosen."""
+        """Have `columns`, which is told of messages and denials itself, keep what was chosen."""
         columns.limit = self._limit
         columns.hide_client = self._hide_client
         columns.hide_user = self._hide_user
+        columns.hide_peer = self._hide_peer
         columns.hide_topic = self._hide_topic
         columns.hide_headers = self._hide_headers
         columns.wants = self.wants_client if self._clients else None
@@ -133,9 +135,6 @@ class Exporter:
         """Export an event of a client."""
         if not self.wants_client(client.client_id):
             return
-        peer = client.peerhost
-        if client.peerport:
-            peer = f"[{peer}]:{client.peerport}" if ":" in peer else f"{peer}:{client.peerport}"
         self._append(
             (
                 code,
@@ -144,7 +143,7 @@ class Exporter:
                 NO_ID,
                 "" if self._hide_client else client.client_id,
                 "" if self._hide_user or client.username is None else client.username,
-                "" if self._hide_peer else peer,
+                "" if self._hide_peer else peer_text(client.peerhost, client.peerport),
                 "" if self._hide_topic else topic,
                 reason,
                 0,
@@ -170,11 +169,6 @@ class Exporter:
         if reason_code in DENIED:
             code = CODES["client.authenticate"]
             self.client_event(code, client, "", name_of(reason_code))
-
-    def client_denied(self, client: ClientInfo, action: Any, topic: str, acc: object) -> None:
-        """A client may not publish or subscribe there."""
-        flags = HAS_QOS | action.qos | (RETAIN if action.retain else 0)
-        self.client_event(CODES["client.authorize"], client, topic, action.kind, flags)
 
     def client_subscribe(self, client: ClientInfo, properties: object, asked: list[Any]) -> None:
         """One event for each filter a client asks for."""

@@ -18,8 +18,9 @@ from mqttd.pipeline.endpoint import LogResource
 from mqttd.pipeline.feed import Feed
 from mqttd.pipeline.log.appender import Appender, Overflow
 from mqttd.pipeline.log.archive import Archive
-from mqttd.pipeline.log.background import Background
+from mqttd.pipeline.log.background import Background, Parts
 from mqttd.pipeline.log.files import nodes_in
+from mqttd.pipeline.log.pace import Pace
 from mqttd.pipeline.log.retention import Retention
 from mqttd.pipeline.log.writer import Writer
 from mqttd.pipeline.log.zstd import QUICK, Codec, zstd
@@ -34,11 +35,14 @@ __all__ = ["SparkPlugin", "left_nodes", "log_node", "log_path", "stage_folder"]
 #: Seconds that the last blocks have to reach the disk at unload.
 STOP_DEADLINE: Final = 8.0
 
-#: Seconds that a held acknowledgement lets others come along into its block.
+#: Seconds that an acknowledgement of which was asked alone lets others come into its block.
 FLUSH_HELD: Final = 0.002
 
 #: Seconds between two lines about files in `groups/` that are no group's.
 SKIPPED_EVERY: Final = 60.0
+
+#: Seconds between two texts of the alarm that says how many events were lost so far.
+LOST_EVERY: Final = 1.0
 
 #: Clients remembered before it is looked whose acknowledgements are held still.
 MOST_CLIENTS: Final = 10_000
@@ -118,6 +122,9 @@ class SparkPlugin:
         self._held: dict[str, int] = {}
         self._prune_at = MOST_CLIENTS
         self._hooked: list[tuple[str, Callable[..., Any]]] = []
+        #: Events are being lost, which the alarm says; when its text may be another.
+        self._overflows = False
+        self._lost_next = 0.0
         #: Files that are no group's, as they were told last; and when they may be again.
         self._skipped: list[str] = []
         self._skipped_at = 0.0
@@ -155,6 +162,8 @@ class SparkPlugin:
         except OSError as error:
             name = error.filename or self.path
             raise PluginError(f"the event log: {error.strerror or error}: {name}") from error
+        except ValueError as error:  # of another format: nothing is wrong with the program
+            raise PluginError(f"the event log: {error}") from error
         if writer.cut:
             handle.log.warn(
                 "event log {path}: cut a torn tail of {cut} bytes", path=self.path, cut=writer.cut
@@ -166,20 +175,18 @@ class SparkPlugin:
         def tell(text: str) -> None:
             soon(lambda: self._tell_background(text))
 
-        background = Background(
-            writer.folder,
-            "none" if codec is None else "zstd",
-            tell,
-            config.archive,
-            writer.log,
-        )
-        writer.may_go = background.may_go
-        writer.closed = background.closed
+        how = "none" if codec is None else "zstd"
+        own = Background(writer.folder, how, tell, config.archive, writer.log)
+        writer.may_go = own.may_go
+        writer.closed = own.closed
+        left = []
         if handle.worker < 2:  # the first one cleans up behind those that there are no longer
-            for left in left_nodes(nodes_in(self.path), config.node or handle.node, handle.workers):
-                folder = os.path.join(self.path, left)
-                archived = Background(folder, "none", tell, config.archive, writer.log)
-                writer.left[left] = archived.may_go
+            for node in left_nodes(nodes_in(self.path), config.node or handle.node, handle.workers):
+                folder = os.path.join(self.path, node)
+                part = Background(folder, how, tell, config.archive, writer.log, written=False)
+                writer.left[node] = part.may_go
+                left.append(part)
+        background = Parts(own, left)
         # An event that may be dropped cannot be waited for.
         overflow: Overflow = "block" if config.acked_means_logged else config.overflow
         self.log = log = Appender(
@@ -208,8 +215,13 @@ class SparkPlugin:
         lost = [f"{what}.dropped" in exporter.events for what in ("delivery", "message")]
         if any(told) or any(lost):
             handle.keep_deliveries(log.columns, *told, self._topics(), *lost)
+        if "client.authorize" in exporter.events:
+            handle.keep_denials(log.columns)
         if config.acked_means_logged:
-            handle.hold_acknowledgements(self._hold, required=True)
+            gathering = handle.hold_acknowledgements(self._hold, None, True, self._brought)
+            log.pace = pace = Pace(gathering, log.idle, log.flush)
+            pace.pause = handle.pause(pace.over)
+            log.wake = handle.bell(log.progress)
         handle.add_command("package", self._package, "Makes the zip for spark-submit --py-files.")
         self._show(handle, log, background)
         self._tell_damage(writer)
@@ -258,15 +270,19 @@ class SparkPlugin:
         for point, callback in self._hooked:
             self._handle.unhook(point, callback)
         self._hooked.clear()
+        flushing, self._flushing = self._flushing, None
+        if flushing is not None:
+            flushing.cancel()
         # What is held is released when it is written: its connections need not end for it.
         self._handle.hold_acknowledgements(None)
         self._handle.keep_messages(None)
         self._handle.keep_deliveries(None)
-        flushing, self._flushing = self._flushing, None
-        if flushing is not None:
-            flushing.cancel()
+        self._handle.keep_denials(None)
         self._refuse(False)
         log.stop()
+        if log.losing:
+            self._lost_next = 0.0
+            self._tell_lost(log)
         ended = self._handle.in_thread(log.join, STOP_DEADLINE)
         return ended.addCallback(lambda _: self._tell_unwritten(log))
 
@@ -280,7 +296,7 @@ class SparkPlugin:
                 why=log.trouble or f"the disk took longer than {STOP_DEADLINE:g} s",
             )
 
-    def _show(self, handle: Any, log: Appender, background: Background) -> None:
+    def _show(self, handle: Any, log: Appender, background: Parts) -> None:
         resource = LogResource(self.path, handle.in_thread)
         handle.add_route("log", resource, alike=True)  # it reads the files of all workers
         for name, text, read in (
@@ -322,12 +338,25 @@ class SparkPlugin:
             handle.alarm("disk", f"the event log {self.path} cannot be written: {log.failing}")
         else:
             handle.clear_alarm("disk")
-        if log.losing:
-            handle.alarm("overflow", f"the disk does not follow: {log.dropped} events were lost")
-        else:
-            handle.clear_alarm("overflow")
+        self._tell_lost(log)
         self._tell_damage(log.writer)
         self._tell_skipped(log.writer.skipped)
+
+    def _tell_lost(self, log: Appender) -> None:
+        """How many events were lost so far; when it is over the number is the whole one."""
+        handle = self._handle
+        now = handle.clock.seconds()
+        if log.losing and self._overflows and now < self._lost_next:
+            return
+        if log.losing or self._overflows:
+            text = f"the disk does not follow: {log.lost} events were lost"
+            if log.dropped > log.lost:
+                text += f", {log.dropped} since the start"
+            handle.alarm("overflow", text)
+            self._lost_next = now + LOST_EVERY
+        self._overflows = log.losing
+        if not log.losing:
+            handle.clear_alarm("overflow")
 
     def _tell_background(self, text: str) -> None:
         """Something could not be done to a finished segment, or can be again (empty)."""
@@ -337,6 +366,7 @@ class SparkPlugin:
             self._handle.alarm("archive" if self._config.archive else "merge", text)
         else:
             self._handle.clear_alarm("archive")
+            self._handle.clear_alarm("merge")
 
     def _tell_damage(self, writer: Writer) -> None:
         if writer.damage or writer.set_aside:
@@ -368,6 +398,8 @@ class SparkPlugin:
             return
         self._refusing = now
         self._refused.clear()
+        if self.log is not None and self.log.pace is not None:
+            self.log.pace.gathering.careful = now
         if now:
             self._just_full = True
             self._handle.call_later(0, self._turn_ends)
@@ -388,7 +420,7 @@ class SparkPlugin:
         return None
 
     def _hold(self, release: Callable[[], None], client_id: str) -> None:
-        """What a client has sent in a turn is acknowledged when its events are written."""
+        """While some is refused: what a client has sent in a turn, when its events are written."""
         log = self.log
         if log is None:
             release()
@@ -419,3 +451,8 @@ class SparkPlugin:
         self._flushing = None
         if self.log is not None:
             self.log.flush()
+
+    def _brought(self) -> None:
+        """What a turn has brought is acknowledged when its events are written."""
+        if self.log is not None and self.log.pace is not None:
+            self.log.pace.brought()

@@ -275,6 +275,17 @@ class Faults:
         counted = self._asked(name, "/metrics")["counters"]
         return {key: count for key, count in counted.items() if "dropped" in key and count}
 
+    def shown(self, name: str) -> list[Any]:
+        """What a node says of the readers that are there: their sessions and filters."""
+        said: list[Any] = []
+        with suppress(CtlError):
+            found = self._asked(name, "/sessions?limit=1000")["clients"]
+            said += [each for each in found if each["node"] == name and each["client_id"] < "s"]
+            asked = "/subscriptions?client_id="
+            said += [self._asked(name, asked + each.name)["subscriptions"] for each in self.readers]
+            said += [self._asked(name, f"/routes?topic={each.topic}") for each in self.senders]
+        return said
+
     def _settled(self) -> None:
         """All nodes see each other, and are members."""
         end = time.monotonic() + self.healed
@@ -383,6 +394,7 @@ class Faults:
 
     async def _leases(self) -> None:
         names = NAMES if self.dice.random() < 0.7 else self.dice.choice(NAMES)
+        began = time.monotonic()
         self.wires.trouble(names, range(3), Trouble(cut=True))
         wanders = asyncio.create_task(self._wander())
         await self._load(0.0, 4.0)
@@ -394,6 +406,8 @@ class Faults:
         if kills:
             await begins
         wanders.cancel()
+        # Who has no lease is away to others, as one that was killed is.
+        self.killed, self.back = began, time.monotonic()
 
     async def _cut(self) -> None:
         gate = self.dice.choice(list(self.lines.gates.values()))
@@ -434,6 +448,7 @@ async def _run(asked: argparse.Namespace, path: Path) -> int:
                     said = faults.before.get(name, "") + node.output
                     print(f"--- {name}\n{said[-asked.tail :]}", flush=True)
                     print(json.dumps(faults.dropped(name)), flush=True)
+                    print(json.dumps(faults.shown(name)), flush=True)
                 if not asked.go_on:
                     break
     finally:

@@ -23,7 +23,7 @@ from tests.support.certificates import Authority
 from tests.support.client import RawClient
 from tests.support.cut import Line
 from tests.support.etcd import Etcd, start_etcd
-from tests.support.nodes import Nodes, asked, start_node, start_nodes
+from tests.support.nodes import LASTS, Nodes, asked, start_node, start_nodes
 from tests.support.servers import free_port
 from tests.support.waiting import until
 
@@ -301,9 +301,9 @@ def test_a_link_that_breaks_loses_and_repeats_nothing(etcd: Etcd, tmp_path: Path
     """One after the other, while what is under way is cut off again and again."""
     port, count = free_port(), 3000 if LONG else 300
     line = Line(port)
-    there = {"name": f"cut{qos}", "bind": f"127.0.0.1:{port}",
+    there = {**LASTS, "name": f"cut{qos}", "bind": f"127.0.0.1:{port}",
              "advertise": f"127.0.0.1:{line.port}"}  # fmt: skip
-    wanted = {"one": {"name": f"cut{qos}"}, "two": there}
+    wanted = {"one": {"name": f"cut{qos}", **LASTS}, "two": there}
     nodes = list(start_nodes(tmp_path, etcd, wanted).values())
     try:
         assert nodes[0].says("node two is linked")
@@ -421,6 +421,9 @@ def test_a_member_of_etcd_may_die_and_a_minority_of_it_is_none(tmp_path: Path) -
         RawClient(nodes["two"].port, mq.V5).connect("away", reason=0x88).close()
         assert publisher.subscribe("0/0", qos=1) == [0x83]  # a filter that is new here
         assert [health(node)[0] for node in nodes.values()] == [200, 503]
+        for name, node in nodes.items():
+            own = next(each for each in asked(node, "cluster", "nodes")["nodes"] if each["here"])
+            assert own["ready"] is (name == "one")
         for stands in etcd.members[:2]:
             stands.process.send_signal(signal.SIGCONT)
         for node in nodes.values():

@@ -31,6 +31,11 @@ def other(node: Broker) -> dict[str, Any]:
     return next(each for each in asked(node, "cluster", "nodes")["nodes"] if not each["here"])
 
 
+def here(node: Broker) -> dict[str, Any]:
+    """That one as it sees itself."""
+    return next(each for each in asked(node, "cluster", "nodes")["nodes"] if each["here"])
+
+
 def test_nodes_that_cannot_link_say_so_at_both_sides(etcd: Etcd, tmp_path: Path) -> None:
     """And why; it ends by itself when one of them has gone."""
     wanted = {}
@@ -46,8 +51,31 @@ def test_nodes_that_cannot_link_say_so_at_both_sides(etcd: Etcd, tmp_path: Path)
             text = until(lambda at=node: alarm(at, "cluster_unlinked"), "the alarm", 30)
             assert text.startswith(f"no link to {name} (") and said in text
             assert said in other(node)["reason"] and not other(node)["linked"]
+        ready = {name: here(node)["ready"] for name, node in nodes.items()}
+        assert sorted(ready.values()) == [False, True]
         nodes.pop("b").stop()
         until(lambda: not alarm(nodes["a"], "cluster_unlinked"), "its end", 30)
+    finally:
+        for node in nodes.values():
+            node.stop()
+            print(node.output[-4000:])
+
+
+@pytest.mark.parametrize("secure", ["a", "b"])
+def test_a_node_with_tls_and_one_without_say_that_it_is_that(
+    etcd: Etcd, tmp_path: Path, secure: str
+) -> None:
+    authority = Authority()
+    authority.write(tmp_path / "tls")
+    authority.node(secure).write(tmp_path / "tls", "node")
+    files = {"certificate": "node.crt", "private_key": "node.key", "ca_file": "ca.crt"}
+    tls = {key: str(tmp_path / "tls" / file) for key, file in files.items()}
+    nodes = start_nodes(tmp_path, etcd, {name: tls if name == secure else {} for name in "ab"})
+    try:
+        for name, node in nodes.items():
+            said = "it does not speak TLS" if name == secure else "it speaks TLS"
+            until(lambda at=node: alarm(at, "cluster_unlinked"), "the alarm", 30)
+            until(lambda at=node, said=said: said in other(at)["reason"], "why", 30)
     finally:
         for node in nodes.values():
             node.stop()

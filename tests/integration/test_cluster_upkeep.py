@@ -14,7 +14,7 @@ from tests.support import packets as mq
 from tests.support.broker import Broker
 from tests.support.client import RawClient
 from tests.support.etcd import Etcd, start_etcd
-from tests.support.nodes import asked, start_node, start_nodes
+from tests.support.nodes import LASTS, asked, start_node, start_nodes
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(180)
@@ -59,6 +59,7 @@ def test_nodes_compact_the_history_of_etcd(etcd: Etcd, tmp_path: Path, login: st
     """A watch that is behind reads all anew: what is subscribed then is known at all nodes."""
     (tmp_path / "password").write_text(login)
     more = {"etcd_user": "mqttd", "etcd_password_file": str(tmp_path / "password")} if login else {}
+    more |= LASTS
     nodes = start_nodes(tmp_path, etcd, {"a": more, "b": more})
     token = etcd.log_in("root", "root's") if login else ""
     try:
@@ -82,7 +83,7 @@ def test_nodes_compact_the_history_of_etcd(etcd: Etcd, tmp_path: Path, login: st
 
 def test_an_etcd_that_is_full_is_an_alarm_that_ends(tmp_path: Path) -> None:
     etcd = start_etcd(tmp_path / "etcd", more=["--quota-backend-bytes", str(16 * MIB)])
-    nodes = start_nodes(tmp_path, etcd, {"a": {}, "b": {}})
+    nodes = start_nodes(tmp_path, etcd, {"a": LASTS, "b": LASTS})
     try:
         assert nodes["a"].says("node b is linked")
         with pytest.raises(HTTPError):

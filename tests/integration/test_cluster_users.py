@@ -15,7 +15,7 @@ from tests.support import packets as mq
 from tests.support.client import RawClient
 from tests.support.ctl import told
 from tests.support.etcd import Etcd, start_etcd
-from tests.support.nodes import Nodes, start_node, start_nodes
+from tests.support.nodes import LASTS, Nodes, start_node, start_nodes
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(180)
@@ -37,7 +37,7 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
 
 @pytest.fixture(scope="module")
 def nodes(etcd: Etcd, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    names: dict[str, dict[str, object]] = {name: {} for name in "abc"}
+    names: dict[str, dict[str, object]] = {name: {**LASTS} for name in "abc"}
     folder, store = tmp_path_factory.mktemp("users"), {"kind": "sqlite"}
     of = {"auth": AUTH, "store": store, "session": {"owner": "user"}}
     started = start_nodes(folder, etcd, names, **of)

@@ -114,6 +114,7 @@ def test_what_a_killed_node_had_not_taken_is_sent_to_it_again(etcd: Etcd, tmp_pa
         other = RawClient(nodes["a"].port, mq.V5, deadline=30.0).connect("other")
         for qos in (1, 2):
             other.publish("t", b"taken %d" % qos, qos=qos)
+        until(lambda: asked(nodes["b"], "clients", "show", "reader")["mqueue"] == 2)
         process = nodes["b"].process
         assert process is not None
         process.send_signal(signal.SIGSTOP)

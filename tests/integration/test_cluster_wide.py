@@ -13,7 +13,7 @@ import pytest
 from tests.support import packets as mq
 from tests.support.client import RawClient
 from tests.support.etcd import start_etcd
-from tests.support.nodes import STAYS, Nodes, let_in, start_nodes
+from tests.support.nodes import LASTS, STAYS, Nodes, let_in, start_nodes
 
 #: Sessions that get each message before the one that moves: more than a step is for.
 OTHERS = 9000
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(300)
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     folder = tmp_path_factory.mktemp("wide")
     etcd = start_etcd(folder / "etcd")
-    started = start_nodes(folder, etcd, {"a": {}, "b": {}}, store={"kind": "sqlite"})
+    started = start_nodes(folder, etcd, {"a": LASTS, "b": LASTS}, store={"kind": "sqlite"})
     assert started["a"].says("node b is linked")
     yield started
     for node in started.values():

@@ -11,7 +11,7 @@ import pytest
 from tests.support import packets as mq
 from tests.support.client import RawClient
 from tests.support.etcd import Etcd
-from tests.support.nodes import asked, start_node, start_nodes
+from tests.support.nodes import STAYS, asked, let_in, start_node, start_nodes
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(120)
@@ -117,3 +117,34 @@ def test_what_is_there_is_not_written_again(etcd: Etcd, tmp_path: Path) -> None:
             client.close()
     finally:
         node.stop()
+
+
+@pytest.mark.parametrize("hard", [True, False])
+def test_a_delayed_will_comes_once_though_its_node_is_back(
+    etcd: Etcd, tmp_path: Path, hard: bool
+) -> None:
+    """In its time, by who is left, of a node that was killed as of one that was stopped."""
+    nodes = start_nodes(tmp_path, etcd, {"a": {}, "b": {}}, store={"kind": "sqlite"})
+    try:
+        watcher = RawClient(nodes["a"].port, mq.V5, deadline=20.0).connect()
+        watcher.subscribe("w/#", qos=1)
+        node = nodes.pop("b")
+        there = []
+        for name, expiry in (("late", 600), ("moves", 600), ("short", 1)):
+            will = mq.Will(f"w/{name}", b"gone", qos=1, props=[(mq.WILL_DELAY, 2)])
+            client = RawClient(node.port, mq.V5)
+            client.connect(name, will=will, clean=False, props=[(mq.SESSION_EXPIRY, expiry)])
+            there.append(client)
+        until(lambda: wills_of(etcd, "b") == {"late", "moves", "short"}, "all of them")
+        node.stop(hard=hard)
+        wanted = ["w/late", "w/moves", "w/short"]
+        assert sorted(watcher.message().topic for _ in wanted) == wanted
+        node = nodes["b"] = start_node(tmp_path, etcd, "b", store={"kind": "sqlite"})
+        assert let_in(nodes["a"], "moves").resumed
+        # As late after the restart as those would be if they came once more.
+        will = mq.Will("w/end", b"gone", qos=1, props=[(mq.WILL_DELAY, 2)])
+        RawClient(node.port, mq.V5).connect("end", will=will, props=STAYS).close()
+        assert watcher.message().topic == "w/end"
+    finally:
+        for node in nodes.values():
+            node.stop()

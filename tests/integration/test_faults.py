@@ -75,13 +75,6 @@ def counters(broker: Broker) -> dict[str, int]:
     return found
 
 
-def cpu_seconds(broker: Broker) -> float:
-    """Processor time of the broker so far."""
-    assert broker.process is not None
-    fields = Path(f"/proc/{broker.process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def test_ten_thousand_half_open_connections_cost_little_and_expire(broker: Broker) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -346,11 +339,11 @@ def test_without_open_files_accepting_pauses_and_goes_on(broker: Broker) -> None
         for n, client in enumerate(clients):
             client.send(mq.connect(f"c{n}"))
         until(lambda: "the process has no open file left" in broker.output)
-        cpu, begin = cpu_seconds(broker), time.monotonic()
+        cpu, begin = broker.cpu_seconds(), time.monotonic()
         there.ping()
         waiting = answered(clients)
         assert 15 <= len(waiting) <= 25
-        assert (cpu_seconds(broker) - cpu) / (time.monotonic() - begin) < 0.5, "it spins"
+        assert (broker.cpu_seconds() - cpu) / (time.monotonic() - begin) < 0.5, "it spins"
         for client in clients:
             if client not in waiting:
                 client.drop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import ssl
 import time
@@ -11,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -301,9 +303,10 @@ def test_a_client_that_comes_and_goes_is_banned_until_the_ban_is_lifted(
     to(broker, door, mq.V311).connect(client_id, reason=5).drop()
     to(broker, door).connect(f"other-{door}").drop()
     control = control_of(broker)
-    bans = {ban["value"]: ban for ban in control.get("/bans")["bans"]}
-    assert bans[client_id]["reason"].startswith("flapping: 3 disconnects")
-    control.request("DELETE", f"/bans?kind=client_id&value={client_id}")
+    bans = {ban["value"]: ban for ban in control.get("/bans")["bans"] if ban["kind"] == "client"}
+    value = json.dumps([client_id, None, "127.0.0.1"])  # nobody else's of this client id
+    assert bans[value]["reason"].startswith("flapping: 3 disconnects")
+    control.request("DELETE", f"/bans?kind=client&value={quote(value)}")
     to(broker, door).connect(client_id).drop()
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
 from mqttd.codec.packets import Connack
 from mqttd.codec.serializer import serialize
-from mqttd.pipeline.client import TRIES, Address, Client, Refused
+from mqttd.pipeline.client import TRIES, Address, Client, ClientError, Refused
 
 OK, UNAVAILABLE, BUSY, BANNED, ELSEWHERE, RATE = 0, 0x88, 0x89, 0x8A, 0x9C, 0x9F
 
@@ -54,3 +56,32 @@ def test_what_it_says_is_told_in_the_end(code: int, tries: int) -> None:
     with door([code] * (TRIES + 1)) as address, pytest.raises(Refused) as refused:
         Client(address, sleep=pauses.append).connect()
     assert refused.value.code == code and len(pauses) == tries - 1
+
+
+@pytest.mark.parametrize(("user", "told"), [(None, "no user name"), ("spark", "user spark")])
+def test_who_is_not_let_in_is_told_by_which_name(user: str | None, told: str) -> None:
+    with door([0x87]) as address, pytest.raises(Refused, match=rf"\(0x87\); {told} was given$"):
+        Client(replace(address, username=user)).connect()
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ConnectionRefusedError(111, "Connection refused"), "reached: Connection refused"),
+        (
+            ssl.SSLEOFError(8, "[SSL] EOF (_ssl.c:1006)"),
+            "reached: [SSL] EOF (is TLS spoken there?)",
+        ),
+        (EOFError(), "reached: it hung up"),
+    ],
+)
+def test_why_a_broker_cannot_be_reached_is_told_in_the_words_of_the_system(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
+) -> None:
+    def fail(self: Client) -> None:
+        raise error
+
+    monkeypatch.setattr(Client, "_connect", fail)
+    with pytest.raises(ClientError) as caught:
+        Client(Address("b", 1883), sleep=lambda seconds: None).connect()
+    assert str(caught.value) == f"the broker b:1883 cannot be {told}"

@@ -49,7 +49,7 @@ def ran(frame: Any, tmp_path: Path, **more: Any) -> Any:
         .trigger(availableNow=True)
         .start()
     )
-    query.awaitTermination(120)
+    assert query.awaitTermination(600)
     return query
 
 
@@ -209,9 +209,10 @@ def test_a_broker_that_hangs_is_away(spark: Any, tmp_path: Path) -> None:
         reader.load().count()
         os.kill(broker.process.pid, signal.SIGSTOP)
         began = time.monotonic()
-        with pytest.raises(Exception, match=r"TimeoutError.*, for [34] s by now"):
+        with pytest.raises(Exception, match=r"timed out.*, for \d+ s by now"):
             reader.load().count()
-        assert time.monotonic() - began < 30  # of which Spark's planner has some
+        # Spark's planner has some of it, a busy machine more; by itself it waits for minutes.
+        assert time.monotonic() - began < 60
     finally:
         os.kill(broker.process.pid, signal.SIGCONT)
         broker.stop()
@@ -338,6 +339,22 @@ def test_a_stream_outlives_its_broker(spark: Any, tmp_path: Path) -> None:
         (event.seq, event.payload) for event in found
     ]
     assert {b"%d" % number for number in publisher.acknowledged} <= {one.payload for one in found}
+
+
+def test_a_group_has_stopped_when_its_query_was_stopped(spark: Any, tmp_path: Path) -> None:
+    """Spark ends the reader's process with SIGTERM: it was taken for one that reads on."""
+    path = tmp_path / "log"
+    writer = Writer(str(path), NODE)
+    fill(writer, 1, 100)
+    reader = spark.readStream.format("mqttd").option("startingOffsets", "earliest")
+    frame = reader.option("groupId", "daily").load(str(path))
+    query = frame.writeStream.format("noop").option("checkpointLocation", tmp_path / "c").start()
+    query.processAllAvailable()
+    assert not groups(str(path))["daily"]["stopped"]
+    query.stop()
+    until(lambda: groups(str(path))["daily"]["stopped"], "it has not stopped")
+    assert groups(str(path))["daily"]["nodes"] == {NODE: 100}
+    writer.close()
 
 
 def test_retention_waits_for_a_group_up_to_its_cap(spark: Any, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,32 @@ def test_rows_become_messages_with_all_they_have(spark: Any, tmp_path: Path) -> 
         assert message is not None and message.topic == "out/a" and message.retain
         heard.close()
         late.close()
+    finally:
+        broker.stop()
+
+
+def test_a_receiver_that_is_connected_gets_more_than_its_queue_holds(
+    spark: Any, tmp_path: Path
+) -> None:
+    """A batch was poured into a queue of 1,000, and most of it dropped there."""
+    broker = start(tmp_path)
+    count = 8000
+    try:
+        heard = Client(Address("127.0.0.1", broker.port))
+        heard.subscribe("out/#", 2)
+        frame = spark.range(count).selectExpr("'out/a' as topic", "string(id) as payload", "2 qos")
+
+        def hear() -> Counter[bytes]:
+            messages = (heard.receive(30) for _ in range(count))
+            return Counter(one.payload for one in messages if one is not None)
+
+        with ThreadPoolExecutor(1) as pool:
+            found = pool.submit(hear)
+            where = f"127.0.0.1:{broker.port}"
+            frame.write.format("mqttd").option("broker", where).mode("append").save()
+            assert found.result() == Counter(b"%d" % i for i in range(count))
+        assert json.loads(ctl(tmp_path, "spark", "stage").stdout)["dropped"] == 0
+        heard.close()
     finally:
         broker.stop()
 

@@ -17,10 +17,10 @@ import pytest
 from mqttd.codec.packets import Publish
 from mqttd.codec.serializer import serialize
 from mqttd.pipeline.client import Address, Client, ClientError, Refused
-from mqttd.pipeline.spark.sink import SinkError, _Staged
+from mqttd.pipeline.spark.sink import RELEASE, SinkError, _Staged
 from tests.integration.test_cluster_once import SLOW
 from tests.integration.test_drain import api
-from tests.integration.test_events import everything, start
+from tests.integration.test_events import ctl, everything, start
 from tests.support import packets as mq
 from tests.support.broker import Broker
 from tests.support.client import RawClient
@@ -155,6 +155,24 @@ def stage(broker: Broker, chunks: int) -> dict[str, int]:
 def release(broker: Broker, stages: dict[str, int]) -> dict[str, Any]:
     with Client(Address("127.0.0.1", broker.port), sleep=lambda seconds: None) as client:
         return _Staged(client).ask("release/q/0", json.dumps(stages).encode())
+
+
+def test_a_release_that_waits_for_receivers_has_its_time(tmp_path: Path) -> None:
+    """Who takes nothing is waited for longer than a short timeout lasts."""
+    broker = start(tmp_path)
+    try:
+        mute = RawClient(broker.port, mq.V5, deadline=30.0)
+        mute.connect("mute")
+        mute.subscribe("out/#", qos=1)
+        text = json.dumps(stage(broker, 8)).encode()
+        with Client(Address("127.0.0.1", broker.port), timeout=1.0) as client:
+            with pytest.raises(SinkError, match="does not answer for batch 0 of query q"):
+                _Staged(client).ask("release/q/0", text)
+        with Client(Address("127.0.0.1", broker.port), timeout=1.0) as client:
+            assert _Staged(client).ask("release/q/0", text, least=RELEASE)["replayed"]
+        assert json.loads(ctl(tmp_path, "spark", "stage").stdout)["held_seconds"] > 4
+    finally:
+        broker.stop()
 
 
 def numbers(count: int) -> Counter[bytes]:

@@ -94,6 +94,33 @@ def test_tasks_at_all_workers_stage_one_batch(broker: Broker, tmp_path: Path) ->
         assert _Staged(client).ask("release/q/1", b'{"s3": 1}')["published"] == 1
 
 
+def test_a_batch_waits_for_receivers_at_another_worker(tmp_path: Path) -> None:
+    """Whose queue has a hundred places."""
+    broker = start(tmp_path, 2, mqueue={"max_length": 100})
+    found: Counter[bytes] = Counter()
+    heard = at(broker, 2)
+
+    def take() -> None:
+        while found.total() < 1000 and (one := heard.receive(30)):
+            found[one.payload] += 1
+
+    try:
+        heard.subscribe("out/#", 2)
+        with at(broker, 1) as client:
+            for number in (0, 1):
+                _Staged(client).ask(f"put/q/s{number}/0", rows(number * 500, 500, 2))
+        taking = threading.Thread(target=take)
+        taking.start()
+        with at(broker, 1) as client:
+            assert _Staged(client).ask("release/q/0", b'{"s0": 1, "s1": 1}')["ok"]
+        taking.join()
+        assert found == numbers(0, 1000)
+        assert json.loads(ctl(broker, "spark", "stage"))["dropped"] == 0
+    finally:
+        heard.close()
+        broker.stop()
+
+
 def test_nobody_hands_on_what_was_not_authorized(broker: Broker) -> None:
     """What workers tell one another is not for clients."""
     with at(broker, 2) as client:

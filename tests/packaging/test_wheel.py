@@ -75,7 +75,7 @@ def test_the_wheel_holds_every_module_and_nothing_else_of_the_tree(wheel: Path) 
     }
     assert modules <= set(names)
     assert "mqttd/py.typed" in names
-    assert {"mqttd/etc/mqttd.conf", "mqttd/etc/acl.conf"} <= set(names)
+    assert "mqttd/config/acl.conf" in names
     page = ROOT / "mqttd/transports/page"
     assert {str(path.relative_to(ROOT)) for path in page.iterdir()} <= set(names)
     tops = {name.split("/")[0].split(".")[0] for name in names}

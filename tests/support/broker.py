@@ -17,7 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from tests.support.waiting import Patience, until
+from tests.support import warm
+from tests.support.waiting import LONG, Patience, until
+from tests.support.warm import Warm
 
 __all__ = ["READY", "Broker", "Settings", "start_broker", "write_settings"]
 
@@ -27,7 +29,7 @@ START_DEADLINE: Final = 60.0  # seconds
 REACTOR: Final = (
     [f"--reactor={os.environ['MQTTD_TEST_REACTOR']}"] if "MQTTD_TEST_REACTOR" in os.environ else []
 )
-STOP_DEADLINE: Final = 10.0
+STOP_DEADLINE: Final = LONG
 
 #: What comes before the `program` of `start_broker`.
 PROGRAM: Final = """\
@@ -44,7 +46,7 @@ service.setServiceParent(application)
 Settings = Mapping[str, Any]
 
 #: Seconds for a line that was written to be read.
-SAYS_DEADLINE = 20.0
+SAYS_DEADLINE: Final = LONG
 
 
 @dataclass
@@ -52,7 +54,7 @@ class Broker:
     """A broker to talk to; `process` is None for one that somebody else runs."""
 
     port: int
-    process: subprocess.Popen[str] | None = None
+    process: subprocess.Popen[str] | Warm | None = None
     directory: Path | None = None
     lines: list[str] = field(default_factory=list)
 
@@ -71,6 +73,12 @@ class Broker:
         assert self.process is not None
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1])  # type: ignore[index]
+
+    def cpu_seconds(self) -> float:
+        """Processor time of the process so far (Linux)."""
+        assert self.process is not None
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def stop(self, *, hard: bool = False) -> int:
         """End the process (SIGTERM, then SIGKILL after a while) and return its exit status."""
@@ -96,6 +104,7 @@ def start_broker(
     wait: bool = True,
     checkout: Path | None = None,
     directory: Path | None = None,
+    cold: bool = False,
     **overrides: Any,
 ) -> Broker:
     """Start a broker below `tmp_path` and wait until it is ready.
@@ -105,32 +114,37 @@ def start_broker(
     `files` are more files (name -> text) to lay beside the configuration. `program` is Python text
     that gets the `MqttdService` as `service` before it starts, for what a configuration cannot say;
     `environment` are variables of its process. Without `wait` it may not get ready at all;
-    `checkout` is another one than this, with its .venv; `directory` where it is begun.
+    `checkout` is another one than this, with its .venv; `directory` where it is begun; `cold`: as a
+    program of its own, which no other has imported anything for (`tests.support.warm`).
     Raises RuntimeError with the broker's output when it does not get ready.
     """
     config = write_settings(tmp_path, overrides, acl, files)
     here = Path(__file__).parents[2] if checkout is None else checkout
     twistd = (here / ".venv/bin" if checkout else Path(sys.executable).parent) / "twistd"
-    command = [twistd, "-n", "--pidfile=", *REACTOR, "mqttd", "--config", config]
+    command = [str(twistd), "-n", "--pidfile=", *REACTOR, "mqttd", "--config", str(config)]
     if program:
         tac = config.with_name("broker.tac")
         tac.write_text(PROGRAM.format(config=str(config)) + program)
-        command = [twistd, "-n", "--pidfile=", *REACTOR, "-y", tac]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
-        cwd=directory or here,
-        env={
-            **os.environ,
-            "PYTHONUNBUFFERED": "1",
-            "PYTHONFAULTHANDLER": "1",
-            **(environment or {}),
-        },
-        text=True,
-        errors="replace",
-    )
+        command = [str(twistd), "-n", "--pidfile=", *REACTOR, "-y", str(tac)]
+    process: subprocess.Popen[str] | Warm
+    if not cold and checkout is None and warm.can(environment or {}):
+        process = warm.start(command, directory or here, environment or {})
+    else:
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            cwd=directory or here,
+            env={
+                **os.environ,
+                "PYTHONUNBUFFERED": "1",
+                "PYTHONFAULTHANDLER": "1",
+                **(environment or {}),
+            },
+            text=True,
+            errors="replace",
+        )
     broker = Broker(0, process, tmp_path)
     ready = threading.Event()
     reader = threading.Thread(target=_read_output, args=(broker, ready), daemon=True)

@@ -16,16 +16,19 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
-import time
 from collections import deque
 from typing import Any, Final
 
 from tests.support import packets as mq
 from tests.support.packets import Packet, Props, Will
+from tests.support.waiting import MOST_OF_ONE, Patience
 
 __all__ = ["DEADLINE", "RawClient"]
 
-DEADLINE: Final = 5.0  # seconds any single wait may take
+#: Seconds any single wait may take: less than `retry_interval`, what is sent again comes too late.
+DEADLINE: Final = 25.0
+#: The same before `connect` is through: less than `connect_timeout`, which ends any connection.
+BEFORE_CONNACK: Final = 9.0
 CLOSED: Final = None
 
 
@@ -39,13 +42,13 @@ class RawClient:
     """
 
     def __init__(
-        self, port: int, version: int = mq.V311, deadline: float = DEADLINE, sock: Any = None
+        self, port: int, version: int = mq.V311, deadline: float = 0.0, sock: Any = None
     ) -> None:
         self.version = version
-        self.deadline = deadline
+        self.deadline = deadline or BEFORE_CONNACK
         self.sock: Any = sock
         if sock is None:
-            self.sock = socket.create_connection(("127.0.0.1", port), timeout=deadline)
+            self.sock = socket.create_connection(("127.0.0.1", port), timeout=self.deadline)
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.connack: Packet | None = None
         self.aliases: dict[int, str] = {}
@@ -77,27 +80,28 @@ class RawClient:
         return self._receive_wire(deadline)
 
     def _receive_wire(self, deadline: float | None = None) -> Packet | None:
-        until = time.monotonic() + (self.deadline if deadline is None else deadline)
+        patience = Patience(self.deadline if deadline is None else deadline)
         while True:
             packet = self._cut_packet()
             if packet is not None:
                 return packet
-            if not self._fill(until):
+            if not self._fill(patience):
                 left = self._rest[self._pos :]
                 assert not left, f"stream ends inside a packet: {left[:40].hex(' ')}"
                 return CLOSED
 
-    def _fill(self, until: float) -> bool:
+    def _fill(self, patience: Patience) -> bool:
         if self.closed:
             return False
-        left = until - time.monotonic()
-        if left <= 0:
+        if not patience.left():
             raise TimeoutError(
                 f"nothing from the broker in time; rest: {self._rest[self._pos :]!r}"
             )
-        self.sock.settimeout(left)
+        self.sock.settimeout(min(patience.seconds, MOST_OF_ONE))
         try:
             data = self.sock.recv(262144)
+        except TimeoutError:
+            return True
         except ConnectionResetError:
             data = b""
         self._rest = self._rest[self._pos :] + data
@@ -216,6 +220,8 @@ class RawClient:
             )
         )
         self.connack = self.expect(mq.CONNACK, reason=reason)
+        if self.deadline == BEFORE_CONNACK:
+            self.deadline = DEADLINE
         return self
 
     @property

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 from mqttd.admin.ctl.main import Client
 from tests.support.broker import Broker, start_broker
 from tests.support.certificates import Authority
+from tests.support.waiting import LONG
 
 __all__ = [
     "KINDS",
@@ -35,7 +36,7 @@ __all__ = [
 
 KINDS: Final = ("tcp", "ssl", "ws", "wss", "unix")
 TRANSPORTS: Final = ("engine", "twisted")
-DEADLINE: Final = 10.0  # seconds
+DEADLINE: Final = LONG
 
 
 class Door(NamedTuple):

@@ -14,9 +14,11 @@ from tests.support.ctl import told
 from tests.support.etcd import Etcd
 from tests.support.waiting import until
 
-__all__ = ["STAYS", "Nodes", "asked", "let_in", "start_node", "start_nodes"]
+__all__ = ["LASTS", "STAYS", "Nodes", "asked", "let_in", "start_node", "start_nodes"]
 
 Nodes = dict[str, Broker]
+#: Of a node that nobody kills: a machine that pauses does not end its membership.
+LASTS = {"lease": "30s"}
 #: Of a session that outlasts its connection.
 STAYS = [(mq.SESSION_EXPIRY, 600)]
 

@@ -1,192 +1,44 @@
 """Three nodes of a cluster in memory, whose answers of etcd are lost or late, and watches cut.
 
-    python -m tests.support.trio FIRST COUNT [--lasts] [--expires] [--kills] [-v]
+    python -m tests.support.trio FIRST COUNT [--lasts] [--expires] [--kills] [--cuts] [--more]
+                                             [--audits] [-v]
 
-    Trio    one etcd, one clock, the links between the nodes, and a client that goes from one to
-            another; `run` does what its dice say, then nothing is wrong any more, and all has to
-            be well
-    Part    one node: the real owners, moves and view, over a broker in memory
+    Trio        one etcd, one clock, the links between the nodes, and a client that goes from one to
+                another; `run` does what its dice say, then nothing is wrong any more, and all has
+                to be well
+    Part        one node (`tests.support.trio_part`)
+    Wanderer    a client (`tests.support.wanderer`)
 
-The session knows which life of it is the last: its client publishes a message of QoS 2 each time it
-is let in, whose packet id stays in it. A node that is killed is back with what its store had.
+A node that is killed is back with what its store had.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 from base64 import b64encode
 from collections.abc import Callable
-from typing import Any
 
-from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
-from mqttd.cluster.etcd.client import absent, put
-from mqttd.cluster.etcd.keys import Member
-from mqttd.cluster.links.nodes import Node, NodeMesh
-from mqttd.cluster.routes.view import View
-from mqttd.cluster.sessions.moves import Moves
-from mqttd.cluster.sessions.owners import Owners
-from mqttd.codec.packets import Connack, Connect, Publish, Pubrel
 from mqttd.mesh.frames import split
-from tests.support.memory import MemoryBroker, MemoryClient
-from tests.support.shared_etcd import KEYS, Asked, Store, kv_of
+from mqttd.types import SessionState
+from tests.support.shared_etcd import KEYS, Store, kv_of
+from tests.support.trio_part import Part
+from tests.support.wanderer import NAMES, Wanderer
 
 __all__ = ["Trio"]
 
-NAMES = "abc"
-#: The client, its user, and the seconds that it waits for its CONNACK.
-CLIENT, USER, WAITS = "s", "alice", 6.0
 #: Seconds of a step, without an answer until a node counts itself out, and for all to be well.
 STEP, SILENT, HEALED = 0.05, 5.0, 55.0
-
-
-class Part:
-    """One node."""
-
-    def __init__(self, trio: Trio, name: str, lasts: bool) -> None:
-        self.trio, self.name, self.clock = trio, name, trio.clock
-        self.dead = False
-        self.etcd = Asked(trio.clock, trio.store, self._fate)
-        is_there = lambda each: each in self.view.members  # noqa: E731
-        self.owners = Owners(self.etcd, KEYS, name, trio.clock, is_there)
-        self.owners.all_lasts = lasts
-        self.memory = MemoryBroker(ownership=self.owners)
-        broker = self.memory.broker
-        self.mesh = NodeMesh(broker, lambda _: None, lambda _: None, lambda *_: None)
-        settled: Any = lambda filters: succeed(None)  # noqa: E731
-        self.moves = Moves(broker, self.mesh, trio.clock, name, settled, lambda: 0)
-        self.view = View(name, KEYS, self.mesh, self)
-        self.moves.arrivals.home_of = self.view.home_of
-        self.moves.arrivals.brief_of = self.view.brief_of
-        self.owners.serve(broker, self.moves)
-        self.owners.lost = lambda *why: trio.say(name, "lost", *why)
-        if trio.says is not None:
-            self._trace()
-        #: Where it reads the log of etcd; None: there is no watch.
-        self.at: int | None = None
-        self.epoch = 0
-        #: Its lease has ended, or etcd has not answered: what is here is to be claimed anew.
-        self.anew = self.keeping = False
-        self.next_look = 0.0
-
-    def _fate(self) -> tuple[str, float]:
-        return ("gone", 0.0) if self.dead else self.trio.fate(self.name)
-
-    def _trace(self) -> None:
-        say, taken = self.moves.transit.say, self.owners.taken
-
-        def said(to: Any, what: bytes, client_id: str, revision: int, *fields: bytes) -> None:
-            self.trio.say(self.name, "says to", to.name, what.decode(), revision, len(fields))
-            say(to, what, client_id, revision, *fields)
-
-        def heard(client_id: str, by: str, revision: int) -> None:
-            self.trio.say(self.name, "hears taken by", by, revision, self.state())
-            taken(client_id, by, revision)
-
-        self.moves.transit.say = said  # type: ignore[method-assign]
-        self.owners.taken = heard  # type: ignore[method-assign]
-
-    def state(self) -> str:
-        """In short."""
-        arrivals = [
-            (each.origin, each.revision, each.by, each.state is not None, each.whole, each.next)
-            for each in self.moves.arrivals.line(CLIENT)
-        ]
-        leaves = self.moves.departures.of.get(CLIENT)
-        gone = None if leaves is None else (leaves.to, leaves.revision, leaves.sent, leaves.whole)
-        tried = self.owners.tried._of.get(CLIENT)
-        here = CLIENT in self.memory.broker.sessions
-        owned = self.owners.owned.get(CLIENT)
-        return f"here={here} owned={owned} comes={arrivals} leaves={gone} tried={tried}"
-
-    # -- a member ------------------------------------------------------------------------------
-
-    def begin(self) -> None:
-        """Be a member."""
-        store = self.trio.store
-        before = store.kept.get(b64encode(KEYS.node(self.name)).decode())
-        if before is not None:
-            store.end(before[3])
-        lease = store.grant()
-        if self.owners.home not in store.leases:
-            self.owners.home = store.grant()
-        member = Member(self.name, self.name, "h:1", "1", (1, 9), True)
-        changes = [
-            put(KEYS.node(self.name), member.dump(), lease),
-            put(KEYS.home(self.name), json.dumps({"id": self.name}).encode(), self.owners.home),
-        ]
-        said = store.transact({"compare": [absent(KEYS.node(self.name))], "success": changes})
-        assert said["succeeded"]
-        self.dead = False
-        self.owners.lease, self.epoch = lease, store.revision
-        self.look()
-
-    def look(self) -> None:
-        """Read all, and watch from there."""
-        store = self.trio.store
-        before = {(each.name, each.epoch) for each in self.view.members.values()}
-        for _ in self.view.reset(store.all(), store.revision):
-            pass
-        self.moves.seen()
-        self.at = len(store.log)
-        if before - {(each.name, each.epoch) for each in self.view.members.values()}:
-            self.anew = True
-
-    def watch(self) -> None:
-        """One change more is heard of."""
-        if self.at is not None and self.at < len(self.trio.store.log):
-            revision, events = self.trio.store.log[self.at]
-            self.at += 1
-            self.view.apply(revision, events)
-            self.moves.seen()
-
-    def claim_anew(self) -> None:
-        """What is here is ours, or goes."""
-        if self.keeping:
-            return
-        self.keeping = True
-
-        def over(result: Any) -> None:
-            self.keeping = False
-            if isinstance(result, int):
-                self.anew = False
-
-        ours = [*{*self.memory.broker.sessions, *self.owners.owned}]
-        done = Deferred.fromCoroutine(self.owners.amends.claim_all(ours))
-        done.addBoth(over)
-
-    # -- see `Follower` ------------------------------------------------------------------------
-
-    def joined(self, member: Member, node: Node | None) -> None:
-        if node is not None:
-            self.moves.joined(node)
-
-    def left(self, member: Member, node: Node | None, lost: int) -> None:
-        if node is not None:
-            self.moves.left(member.name)
-        elif member.epoch == self.epoch:
-            self.owners.lease = 0
-
-    def given_up(self, name: str, lost: int) -> None:
-        self.moves.given_up(name)
-
-    def taken(self, client_id: str, by: str, revision: int) -> None:
-        self.owners.taken(client_id, by, revision)
-
-    def everything(self, found: list[Any]) -> None:
-        pass
-
-    def other(self, said: Any) -> None:
-        pass
 
 
 class Trio:
     """`seed`: of its dice; `lasts`: ownerships outlast a node's lease, as where sessions are
     replicated; `expires`: leases end, of one node or of all; `kills`: nodes are killed, and back;
-    `says` is told what happens."""
+    `cuts`: links are cut, and what was kept for them meanwhile comes after that; `says` is told
+    what happens; `more`: there are two clients, which do more; `audits`: nodes ask for what they
+    have by and by, as those of a cluster do."""
 
     def __init__(
         self,
@@ -194,7 +46,10 @@ class Trio:
         lasts: bool = True,
         expires: bool = False,
         kills: bool = False,
+        cuts: bool = False,
         says: Callable[[str], object] | None = None,
+        more: bool = False,
+        audits: bool = False,
     ) -> None:
         self.dice = random.Random(seed)
         self.says = says
@@ -205,15 +60,14 @@ class Trio:
         self.trouble: dict[str, dict[str, float]] = {name: {} for name in NAMES}
         self.lasts = lasts
         self.kills = kills
+        self.cuts = cuts
+        self.audits = audits
+        #: The links that are cut, and until when.
+        self.cut: dict[frozenset[str], float] = {}
         self.parts: dict[str, Part] = {name: Part(self, name, lasts) for name in NAMES}
         for part in self.parts.values():
             part.begin()
-        self.client: MemoryClient | None = None
-        self.at = ""
-        self.let_in = False
-        self.since = 0.0
-        #: The life of the session that its client knows.
-        self.life = 0
+        self.clients = [Wanderer(self, name, more) for name in ("st" if more else "s")]
         self.wrong = ""
         self.moves = 0
 
@@ -244,16 +98,20 @@ class Trio:
             for node in list(part.mesh.nodes.values()):
                 other = self.parts[node.name]
                 back = other.mesh.nodes.get(part.name)
-                if part.dead or other.dead or back is None:
+                if part.dead or other.dead or back is None or self._is_cut(part.name, node.name):
                     continue
                 if (back.epoch, node.epoch) != (part.epoch, other.epoch):
                     continue
+                part.links(node, back.epoch)
                 for ferry in (node.ferry, node.once):
                     while ferry.kept and self.dice.random() < chance:
                         _, data = ferry.kept.popleft()
                         ferry.kept_bytes -= len(data)
                         other.moves.told(back, data[split(data, 0)[0] :])
                         other.memory.broker.perform()
+
+    def _is_cut(self, one: str, other: str) -> bool:
+        return self.cut.get(frozenset((one, other)), 0.0) > self.clock.seconds()
 
     def turn(self, faults: bool) -> None:
         """A step of the clock."""
@@ -285,66 +143,16 @@ class Trio:
                 self.say(part.name, "was in a minority")
             if part.anew and part.owners.lease and dice.random() < 0.3:
                 part.claim_anew()
+            if self.audits:
+                part.owners.audit.tick(self.clock.seconds())
             part.memory.run_soon()
             part.memory.broker.tick(part.memory.broker.now + int(STEP * 1000))
             part.memory.run_soon()
         self.clock.advance(STEP)
         for part in self.parts.values():
             part.memory.run_soon()
-        self.lives(0.08 if faults else 0.0)
-
-    def lives(self, hops: float) -> None:
-        """Its client goes on."""
-        client, now = self.client, self.clock.seconds()
-        if client is None:
-            if now >= self.since:
-                self.at = self.dice.choice([name for name in NAMES if not self.parts[name].dead])
-                self.client = client = self.parts[self.at].memory.client(5)
-                self.let_in, self.since = False, now
-                client.send(_connect())
-            return
-        if not self.let_in:
-            for packet in client.take():
-                if isinstance(packet, Connack):
-                    self._answered(client, packet)
-                    return
-            if client.closed or now - self.since > WAITS:
-                self.goes(0.1)
-        elif client.closed:
-            self.goes(0.1)
-        elif self.dice.random() < hops:
-            self.goes(0.1)
-
-    def _answered(self, client: MemoryClient, packet: Connack) -> None:
-        if packet.reason_code:
-            self.goes(0.1)
-            return
-        self.say("client is let in at", self.at, "present" if packet.session_present else "NEW")
-        self.let_in = True
-        self.moves += 1
-        if self.life and not packet.session_present:
-            self.wrong = self.wrong or f"its session is lost, at {self.at}"
-            return
-        session = client.channel.session
-        if session is None:
-            return  # it is closed already
-        incoming = set(session.awaiting_rel or ())
-        known = {self.life} if self.life else set()
-        if incoming != known:
-            self.wrong = self.wrong or f"its session is that of {incoming}, and not of {known}"
-        before, self.life = self.life, self.life + 1
-        client.send(Publish("x", b"", 2, packet_id=self.life))
-        if before:
-            client.send(Pubrel(before))
-        client.take()
-
-    def goes(self, rest: float) -> None:
-        """Its client leaves."""
-        if self.client is not None:
-            self.client.drop()
-        self.client = None
-        self.let_in = False
-        self.since = self.clock.seconds() + rest
+        for client in self.clients:
+            client.lives(0.08 if faults else 0.0)
 
     def expire(self, name: str) -> None:
         """The lease of a node ends."""
@@ -353,32 +161,50 @@ class Trio:
             self.say(name, "loses its lease")
             self.store.end(part.owners.lease)
 
+    def cuts_link(self) -> None:
+        """Two nodes have no link for some seconds: each says then what it has kept."""
+        pair = self.dice.sample(NAMES, 2)
+        seconds = self.dice.uniform(0.2, 12.0)
+        self.say(*pair, f"have no link for {seconds:.1f}")
+        self.cut[frozenset(pair)] = self.clock.seconds() + seconds
+
     def kill(self, name: str) -> None:
         """A node is killed, and back after some seconds with what its store had."""
         part = self.parts[name]
-        leaves = part.moves.departures.of.get(CLIENT)
+        departures, arrivals = part.moves.departures, part.moves.arrivals
+        names = [client.name for client in self.clients]
         if sum(not each.dead for each in self.parts.values()) < 3 or any(
-            each.state for each in part.moves.arrivals.line(CLIENT)
+            each.state for client_id in names for each in arrivals.line(client_id)
         ):
             return
-        if leaves is not None and leaves.remains is not None:
+        if any(leaves.remains is not None for leaves in departures.of.values()):
             return
-        state = part.memory.broker.registry.hand_over(CLIENT, 1 << 62)
-        if state is None and leaves is not None:
-            state, _ = part.moves.departures.take(CLIENT)
-        self.say(name, "is killed", "with it" if state else "")
+        states: list[tuple[str, SessionState]] = []
+        left: dict[str, tuple[str, int]] = {}
+        for client_id in names:
+            state = part.memory.broker.registry.hand_over(client_id, 1 << 62)
+            if state is None and client_id in departures.of:
+                leaves = departures.of[client_id]
+                left[client_id] = leaves.to, leaves.revision
+                state, _ = departures.take(client_id)
+            if state is not None:
+                states.append((client_id, state))
+        self.say(name, "is killed", "with", *(client_id for client_id, _ in states))
         part.dead = True
-        if self.at == name:
-            self.goes(0.1)
+        for client in self.clients:
+            if client.at == name:
+                client.goes(0.1)
         home, lease = part.owners.home, part.owners.lease
         part.at = None
         part.owners.lease = 0  # what it has asked for is answered to nobody
         self.clock.callLater(5.0, self.store.end, lease)
         self.clock.callLater(35.0, self.store.end, home)
         new = self.parts[name] = Part(self, name, self.lasts)
-        new.dead = True
-        if state is not None:
-            new.memory.broker.registry.recover([(CLIENT, state)])
+        new.dead, new.is_open = True, False
+        if states:
+            new.memory.broker.registry.recover(states)
+        for client_id, to in left.items():
+            new.moves.transit.left.goes(client_id, *to)
 
         def back() -> None:
             self.say(name, "is back")
@@ -401,10 +227,13 @@ class Trio:
                         self.expire(name)
                 if self.kills and self.dice.random() < 0.005:
                     self.kill(self.dice.choice(NAMES))
+                if self.cuts and self.dice.random() < 0.01:
+                    self.cuts_link()
                 if self.wrong:
                     return self.wrong
             self.say("all is well from now on")
             self.trouble = {name: {} for name in NAMES}
+            self.cut.clear()
             if wrong := self._heals():
                 return wrong
         return ""
@@ -424,11 +253,17 @@ class Trio:
         while not self.wrong:
             self.turn(False)
             now = self.clock.seconds()
-            well = (well or now) if self.let_in and not self.left_over() else 0.0
+            is_well = all(client.is_well() for client in self.clients)
+            well = (well or now) if is_well and not self.left_over() else 0.0
             if well and now - well > 7.0:
                 return self.twice()
             if now > end:
-                return f"not well: {self.left_over() or 'its client is not let in'}"
+                away = [
+                    f"{client.name} is let in: {client.let_in}, misses {client.ledger.missing()}"
+                    for client in self.clients
+                    if not client.is_well()
+                ]
+                return f"not well: {self.left_over()} {' '.join(away)}"
         return self.wrong
 
     def left_over(self) -> str:
@@ -441,21 +276,16 @@ class Trio:
         return ""
 
     def twice(self) -> str:
-        """Whether it is at one node."""
-        at = [name for name, part in self.parts.items() if CLIENT in part.memory.broker.sessions]
-        own = (
-            KEYS.owner(kv_of(key, self.store.kept[key]))
-            if (key := b64encode(KEYS.own(CLIENT)).decode()) in self.store.kept
-            else None
-        )
-        if at != [self.at] or own is None or own.node != self.at:
-            return f"it is at {at}, owned by {own}"
+        """Whether each is at one node."""
+        for client in self.clients:
+            name, parts = client.name, self.parts.items()
+            at = [each for each, part in parts if name in part.memory.broker.sessions]
+            key = b64encode(KEYS.own(name)).decode()
+            kept = self.store.kept.get(key)
+            own = None if kept is None else KEYS.owner(kv_of(key, kept))
+            if at != [client.at] or own is None or own.node != client.at:
+                return f"{name} is at {at}, owned by {own}"
         return ""
-
-
-def _connect() -> Connect:
-    properties: Any = {0x11: 100_000}
-    return Connect(CLIENT, 5, clean_start=False, username=USER, properties=properties)
 
 
 def main() -> None:
@@ -463,13 +293,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.support.trio")
     parser.add_argument("first", type=int)
     parser.add_argument("count", type=int)
-    for flag in ("--lasts", "--expires", "--kills", "-v"):
+    for flag in ("--lasts", "--expires", "--kills", "--cuts", "--more", "--audits", "-v"):
         parser.add_argument(flag, action="store_true")
     asked = parser.parse_args()
     bad = moved = 0
     for seed in range(asked.first, asked.first + asked.count):
         says = print if asked.v else None
-        trio = Trio(seed, asked.lasts, asked.expires, asked.kills, says)
+        trio = Trio(
+            seed,
+            asked.lasts,
+            asked.expires,
+            asked.kills,
+            asked.cuts,
+            says,
+            asked.more,
+            asked.audits,
+        )
         wrong = trio.run()
         moved += trio.moves
         if wrong:

@@ -10,10 +10,12 @@ from array import array
 from collections.abc import Callable
 from typing import Any, Final
 
-__all__ = ["Patience", "arrived", "readable", "until"]
+__all__ = ["LONG", "MOST_OF_ONE", "Patience", "arrived", "readable", "until"]
 
 #: Seconds that one look may count: a process that was stopped meanwhile is none the wiser.
 MOST_OF_ONE: Final = 0.5
+#: Seconds for what is sure to come, however busy the machine: a bound of the test, not a promise.
+LONG: Final = 60.0
 
 
 class Patience:
@@ -25,21 +27,25 @@ class Patience:
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
+        #: Seconds that were not counted.
+        self.missed = 0.0
         self._last = time.monotonic()
 
     def left(self) -> bool:
         """Whether there is some left; to be asked at least every half second."""
         now = time.monotonic()
-        self.seconds -= min(now - self._last, MOST_OF_ONE)
+        passed = now - self._last
+        self.seconds -= min(passed, MOST_OF_ONE)
+        self.missed += max(passed - MOST_OF_ONE, 0.0)
         self._last = now
         return self.seconds > 0
 
 
-def until(true: Callable[[], Any], what: str = "it", deadline: float = 60.0) -> Any:
+def until(true: Callable[[], Any], what: str = "it", deadline: float = LONG) -> Any:
     """What `true` gives, once it is true; AssertionError naming `what` after `deadline` seconds."""
-    end = time.monotonic() + deadline
+    patience = Patience(deadline)
     while not (found := true()):
-        assert time.monotonic() < end, f"not in time: {what}"
+        assert patience.left(), f"not in time: {what}"
         time.sleep(0.02)
     return found
 

@@ -5,8 +5,9 @@
              <- mesh <- {workers, cluster} <- service, embed
 
 Parts on one line do not import one another. Everyone may import what crosses the borders:
-`mqttd.interfaces`, `mqttd.types` and `mqttd.config.schema`. Within a part no modules, and no
-folders of them, import one another in a circle either, not even for type checking only.
+`mqttd.interfaces`, `mqttd.types`, `mqttd.config.schema`, `mqttd.printable` and `mqttd.checksum`.
+Within a part no modules, and no folders of them, import one another in a circle either, not even
+for type checking only.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ RANK = (
 # These may import everything below.
 TOP = {"service", "options", "reload", "faults", "embed", "testing", "bench", "__main__"}
 TOP |= {"assembly", "control", "following", "foresight", "gate", "others", "reports"}
-SHARED = {"mqttd.interfaces", "mqttd.types", "mqttd.config.schema"}
+SHARED = {"mqttd.interfaces", "mqttd.types", "mqttd.config.schema", "mqttd.printable",
+          "mqttd.checksum"}  # fmt: skip
 
 # A program beside the broker, which reads the configuration and the password file itself.
 PROGRAMS = {

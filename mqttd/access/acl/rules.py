@@ -180,6 +180,18 @@ class AclRules:
                     return found
         return found[:_REALMS]
 
+    def leaves_free(self, client: ClientInfo) -> bool:
+        """Whether no rule keeps `client` from subscribing to any filter, but below ``$``.
+
+        Then what the rules do not allow is for whoever is asked after them.
+        """
+        if is_anywhere(client):
+            return False
+        asked = OfRealm(self._conditions, client, False, "")
+        for table in self._applying(client):
+            table.subscribe.over(asked)
+        return asked.best == len(self.rules) or self.rules[asked.best].allow
+
     def covering(self, who: Who, kind: str, topic: str | None, exact: bool) -> list[int]:
         """The rules that cover `topic` (None: all topics) and may be about all of `who`, rising.
 

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from mqttd.admin.ctl.client import CtlError, at_this_node, client_of
-from mqttd.admin.ctl.printing import counted, done, print_json, print_pairs, print_table, printable
+from mqttd.admin.ctl.printing import counted, done, print_json, print_pairs, print_table
+from mqttd.printable import printable
 
 __all__ = ["add_commands"]
 

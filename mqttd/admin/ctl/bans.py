@@ -22,7 +22,10 @@ from mqttd.admin.ctl.printing import (
 
 __all__ = ["add_commands"]
 
-_KINDS: Final = ("client_id", "username", "peerhost")
+_VALUE: Final = (
+    "of a peerhost, an address or a network; of a client, as listed: its id and the user who has it"
+)
+_KINDS: Final = ("client_id", "username", "peerhost", "client")
 
 
 def add_commands(add: Callable[..., Any], bans: Any) -> None:
@@ -42,7 +45,7 @@ def add_commands(add: Callable[..., Any], bans: Any) -> None:
 
 def _what(command: Any) -> None:
     command.add_argument("kind", metavar="KIND", choices=_KINDS, help=", ".join(_KINDS))
-    command.add_argument("value", metavar="VALUE", help="of a peerhost, an address or a network")
+    command.add_argument("value", metavar="VALUE", help=_VALUE)
 
 
 def _list(options: argparse.Namespace) -> None:

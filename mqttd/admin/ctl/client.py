@@ -263,15 +263,17 @@ def _socket_of(options: argparse.Namespace) -> str:
 
     try:
         return config_of(options).admin.socket
-    except CtlError:
+    except CtlError as error:
         path = options.config or find(os.environ)
         if path is None:
             raise
+        failed = error
         with suppress(ConfigError, OSError):
             place = admin_socket(path, os.environ)
             if os.path.exists(place):
                 return place
-        raise
+        text = "; a broker that is running is reached with --socket PATH all the same"
+        raise CtlError(f"{failed}{text}") from None
 
 
 def _remote(options: argparse.Namespace) -> Client:

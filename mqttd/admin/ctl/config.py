@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from mqttd.admin.ctl.client import CtlError, client_of
-from mqttd.admin.ctl.printing import print_json, print_table, printable
+from mqttd.admin.ctl.printing import print_json, print_table
 from mqttd.hints import like
+from mqttd.printable import printable
 
 __all__ = ["add_commands"]
 

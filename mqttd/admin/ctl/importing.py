@@ -17,15 +17,14 @@ from msgspec import to_builtins
 
 from mqttd.access.roles.mosquitto import import_roles, is_dynamic_security
 from mqttd.admin.ctl.client import CtlError, client_of, config_of
-from mqttd.admin.ctl.printing import print_json, printable, untold
+from mqttd.admin.ctl.printing import print_json, untold
 from mqttd.admin.ctl.store import counted, new_path_of
 from mqttd.config.load import ConfigError, load
 from mqttd.config.mosquitto import NoConfiguration, import_mosquitto
+from mqttd.printable import printable
 from mqttd.secrets.users import put_proofs, sifted_users
 from mqttd.storage.database import StoreError
-from mqttd.storage.mosquitto import MAGIC, MosquittoFile
 from mqttd.storage.place import alone
-from mqttd.storage.transfer import import_lines
 
 __all__ = ["add_command"]
 
@@ -108,6 +107,8 @@ def _import(options: argparse.Namespace) -> None:
 
 
 def _is_database(path: str) -> bool:
+    from mqttd.storage.mosquitto import MAGIC
+
     try:
         with open(path, "rb") as file:
             return file.read(len(MAGIC)) == MAGIC
@@ -135,6 +136,9 @@ def _refuse_others(path: str) -> None:
 
 
 def _import_database(options: argparse.Namespace) -> None:
+    from mqttd.storage.mosquitto import MosquittoFile
+    from mqttd.storage.transfer import import_lines
+
     path = new_path_of(options)
     try:
         found = MosquittoFile(options.file)

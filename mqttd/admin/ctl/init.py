@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from mqttd.admin.ctl.client import CtlError
-from mqttd.admin.ctl.printing import print_json, printable
+from mqttd.admin.ctl.printing import print_json
 from mqttd.config.files import find, initialize
+from mqttd.printable import printable
 
 __all__ = ["add_command"]
 

@@ -14,12 +14,14 @@ import json
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
-from mqttd.admin.ctl.client import CtlError, client_of
-from mqttd.admin.ctl.printing import done
+from mqttd.admin.ctl.client import CtlError, NoBroker, client_of
+from mqttd.admin.ctl.printing import done, warn
 from mqttd.config.files import find, initialize
+from mqttd.printable import printable
 
 __all__ = ["add_command"]
 
@@ -63,7 +65,10 @@ def _option(key: str) -> str:
 
 def _join(options: argparse.Namespace) -> None:
     if not options.endpoints:
-        answer = client_of(options).request("POST", "/cluster/join", {})
+        try:
+            answer = client_of(options).request("POST", "/cluster/join", {})
+        except NoBroker as error:
+            raise CtlError(f"{error}: start it first, then join") from None
         text = "may be a member again" if answer["done"] else "was not put out"
         return done(options, answer, f"this node {text}")
     try:
@@ -72,7 +77,7 @@ def _join(options: argparse.Namespace) -> None:
             with open(path, encoding="utf-8") as file:
                 text = file.read()
             joined = _joined(text, options)
-            etcd = _check(joined, path)
+            etcd, others = _check(joined, path)
             if etcd and not options.anyway:
                 text = "once it does, or with --anyway, it is"
                 raise CtlError(f"nothing is written: etcd has not answered: {etcd}; {text}")
@@ -86,8 +91,12 @@ def _join(options: argparse.Namespace) -> None:
     if etcd:
         text = "written all the same, and whether the name is free is not known"
         print(f"mqttd-ctl: etcd has not answered: {etcd}; {path} is {text}", file=sys.stderr)
-    said = {"file": path, "etcd": etcd}
-    return done(options, said, f"{path} names the cluster now: start or restart mqttd")
+    said = {"file": path, "etcd": etcd, "nodes": others}
+    text = f"{path} names the cluster now: start or restart mqttd"
+    if not etcd:
+        there = f"has {', '.join(others)}" if others else "has no node yet: this is its first"
+        text += f"; the cluster {options.cluster!r} {there}"
+    return done(options, said, printable(text))
 
 
 def _file_of(options: argparse.Namespace) -> tuple[str, list[str]]:
@@ -108,13 +117,14 @@ def _undo(fresh: list[str]) -> None:
             pass  # somebody has put something there
 
 
-def _check(text: str, path: str) -> str:
-    """Whether a node with this configuration would start; why etcd does not answer, if it does not.
+def _check(text: str, path: str) -> tuple[str, list[str]]:
+    """Whether a node with this configuration would start; why etcd does not answer, if it does not,
+    and which nodes are there.
 
     Raises CtlError.
     """
     from mqttd.cluster.etcd.client import EtcdError
-    from mqttd.cluster.probe import member_at
+    from mqttd.cluster.probe import members_at
     from mqttd.config.load import from_text
     from mqttd.net.tls import TlsError
     from mqttd.options import check, why
@@ -122,19 +132,22 @@ def _check(text: str, path: str) -> str:
     config = None
     try:
         config = from_text(text, path, os.environ)
-        check(config)
-        member = member_at(config)
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            warnings.showwarning = warn
+            check(config)
+        members = members_at(config)
     except EtcdError as error:
-        return str(error)
+        return str(error), []
     except TlsError as error:
         raise CtlError(f"nothing is written: {error}") from None
     except Exception as error:
         text = why(error, config).replace(":\n", ": ").replace("\n", "; ")
         raise CtlError(f"nothing is written: {text}") from None
-    if member is not None:
+    if member := members.get(config.node.name):
         text = f"node.name = {member.name!r} is in use in the cluster {config.cluster.name!r}"
         raise CtlError(f"nothing is written: {text}, by the node at {member.address}")
-    return ""
+    return "", sorted(members)
 
 
 def _joined(text: str, options: argparse.Namespace) -> str:

@@ -11,7 +11,8 @@ from typing import Any
 from urllib.parse import quote
 
 from mqttd.admin.ctl.client import client_of, of_node
-from mqttd.admin.ctl.printing import done, print_json, print_table, printable
+from mqttd.admin.ctl.printing import done, print_json, print_table
+from mqttd.printable import printable
 
 __all__ = ["add_commands"]
 

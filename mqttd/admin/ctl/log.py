@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from mqttd.admin.ctl.client import CtlError, client_of
-from mqttd.admin.ctl.printing import done, print_json, print_pairs, printable
+from mqttd.admin.ctl.printing import done, print_json, print_pairs
+from mqttd.printable import printable
 
 __all__ = ["add_commands"]
 

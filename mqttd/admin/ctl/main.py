@@ -9,7 +9,8 @@ the right to open it (the broker's user, or root).
 
 Promise: one request per page of a list; exit status 0 when done, 1 with one line on standard
 error when not, 2 for a wrong command line. Text that came from clients is printed with its
-control characters escaped. See docs/reference/ctl.md.
+control characters escaped. What only a broker is made of is imported by the commands that need it:
+a command takes a fifth of a second. See docs/reference/ctl.md.
 """
 
 from __future__ import annotations
@@ -45,9 +46,9 @@ from mqttd.admin.ctl import users as ctl_users
 from mqttd.admin.ctl import watch as ctl_watch
 from mqttd.admin.ctl import why as ctl_why
 from mqttd.admin.ctl.client import Client, CtlError
-from mqttd.admin.ctl.printing import printable
 from mqttd.config.files import places
 from mqttd.hints import like
+from mqttd.printable import printable
 
 __all__ = ["Client", "CtlError", "main"]
 

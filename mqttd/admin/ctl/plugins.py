@@ -21,9 +21,9 @@ from mqttd.admin.ctl.printing import (
     print_json,
     print_pairs,
     print_table,
-    printable,
     time_text,
 )
+from mqttd.printable import printable
 
 __all__ = [
     "WITH_VALUE",

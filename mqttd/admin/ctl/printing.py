@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from mqttd.admin.ctl.client import CtlError
+from mqttd.printable import printable
 
 __all__ = [
     "bytes_text",
@@ -23,10 +25,10 @@ __all__ = [
     "print_json",
     "print_pairs",
     "print_table",
-    "printable",
     "seconds_of",
     "time_text",
     "untold",
+    "warn",
 ]
 
 Json = dict[str, Any]
@@ -149,9 +151,6 @@ def _text(value: object) -> str:
     return printable(str(value))
 
 
-def printable(text: str) -> str:
-    """`text` with what a terminal would obey (escapes, line ends) made visible."""
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode()
-        for char in text
-    )
+def warn(message: Warning | str, *rest: object, **more: object) -> None:
+    """What `warnings.showwarning` is to be: a line, without Python's place in our sources."""
+    print(f"mqttd-ctl: {message}", file=sys.stderr)

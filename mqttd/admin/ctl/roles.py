@@ -12,7 +12,8 @@ from typing import Any
 from urllib.parse import quote
 
 from mqttd.admin.ctl.client import CtlError, client_of
-from mqttd.admin.ctl.printing import done, print_json, print_table, printable, untold
+from mqttd.admin.ctl.printing import done, print_json, print_table, untold
+from mqttd.printable import printable
 
 __all__ = ["add_commands"]
 

@@ -21,8 +21,8 @@ from mqttd.admin.ctl.printing import (
     print_json,
     print_pairs,
     print_table,
-    printable,
 )
+from mqttd.printable import printable
 
 __all__ = ["add_commands"]
 

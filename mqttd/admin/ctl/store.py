@@ -21,13 +21,10 @@ from mqttd import __version__
 from mqttd.admin.ctl.client import CtlError, client_of, config_of
 from mqttd.admin.ctl.files import export_users, take_users
 from mqttd.admin.ctl.printing import counted as count_text
-from mqttd.admin.ctl.printing import printable
+from mqttd.printable import printable
 from mqttd.storage.database import StoreError
 from mqttd.storage.lines import dump_line
 from mqttd.storage.place import alone
-from mqttd.storage.tools import check, info, restore
-from mqttd.storage.transfer import export_lines, import_lines
-from mqttd.workers.resharding import lines_of, stores_of
 
 __all__ = ["add_backup", "add_commands", "counted", "new_path_of"]
 
@@ -133,6 +130,8 @@ def _compact(options: argparse.Namespace) -> int:
 
 
 def _restore(options: argparse.Namespace) -> int:
+    from mqttd.storage.tools import restore
+
     try:
         found = restore(options.file, new_path_of(options))
     except StoreError as error:
@@ -149,6 +148,8 @@ def _restore(options: argparse.Namespace) -> int:
 
 def _paths_of(options: argparse.Namespace) -> list[str]:
     """The stores that are meant: those of all workers, where the broker has several."""
+    from mqttd.workers.resharding import stores_of
+
     if options.path:
         return [str(options.path)]
     return stores_of(config_of(options).node.data_dir) or [path_of(options)]
@@ -159,6 +160,8 @@ def new_path_of(options: argparse.Namespace) -> str:
 
     Raises CtlError, too, where the broker would not use it.
     """
+    from mqttd.workers.resharding import stores_of
+
     path = path_of(options)
     if not options.path and config_of(options).store.kind == "memory":
         raise CtlError(
@@ -179,6 +182,8 @@ def path_of(options: argparse.Namespace) -> str:
 
 
 def _info(options: argparse.Namespace) -> int:
+    from mqttd.storage.tools import info
+
     try:
         found = [info(path) for path in _paths_of(options)]
     except StoreError as error:
@@ -195,6 +200,8 @@ def _info(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
+    from mqttd.storage.tools import check
+
     paths = _paths_of(options)
     try:
         wrong = [
@@ -210,6 +217,9 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _export(options: argparse.Namespace) -> int:
+    from mqttd.storage.transfer import export_lines
+    from mqttd.workers.resharding import lines_of
+
     # With --path it is that store alone; else what belongs to this configuration.
     users = iter(()) if options.path else export_users(config_of(options))
     paths, by = _paths_of(options), f"mqttd {__version__}"
@@ -243,6 +253,8 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _import(options: argparse.Namespace) -> int:
+    from mqttd.storage.transfer import import_lines
+
     path = new_path_of(options)
     config = None if options.path else config_of(options)
     users = None if config is None else take_users(config)

@@ -20,7 +20,8 @@ from collections.abc import Callable
 from typing import Any
 
 from mqttd.admin.ctl.client import CtlError, NoBroker, at_this_node, client_of, config_of
-from mqttd.admin.ctl.printing import done, print_json, print_table, printable
+from mqttd.admin.ctl.printing import done, print_json, print_table, warn
+from mqttd.printable import printable
 
 __all__ = ["add_commands", "new_password"]
 
@@ -85,7 +86,7 @@ def _auth_reload(options: argparse.Namespace) -> None:
 
 def _file(options: argparse.Namespace) -> str:
     # The helpers warn of a file that everybody may read: one line, not Python's two.
-    warnings.showwarning = _warn
+    warnings.showwarning = warn
     if options.file:
         return str(options.file)
     auth = config_of(options).auth
@@ -200,7 +201,3 @@ def new_password(user: str) -> str:
     if not password:
         raise CtlError("an empty password is no password")
     return password
-
-
-def _warn(message: Warning | str, *args: object, **more: object) -> None:
-    print(f"mqttd-ctl: {message}", file=sys.stderr)

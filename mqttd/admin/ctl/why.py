@@ -12,7 +12,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 from mqttd.admin.ctl.client import CtlError, client_of, of_node
-from mqttd.admin.ctl.printing import done, print_json, print_table, printable, seconds_of, time_text
+from mqttd.admin.ctl.printing import done, print_json, print_table, seconds_of, time_text
+from mqttd.printable import printable
 
 __all__ = ["add_commands", "step_text"]
 

@@ -31,9 +31,8 @@ from mqttd.config.schema import AdminTcp
 
 __all__ = ["AdminTcpService", "Tokens"]
 
-#: Who shows a token of token_file, of pull_token_file.
+#: Who shows a token of token_file.
 _EVERY: Final = Caller("token_file", ADMINISTRATOR)
-_PULL: Final = Caller("pull_token_file", EVENTS)
 
 #: Characters a token must have at least.
 LEAST: Final = 16
@@ -156,12 +155,17 @@ class _Guarded:
         if self.every.holds(token):
             return _EVERY
         if self.pull.holds(token):
-            return _PULL
+            return _puller(token)
         return self.users.by_token(token.decode("utf-8", "replace"))
 
     def known(self, request: Any) -> bool:
         """Whether a request shows a token that is known."""
         return self.caller(_token_of(request)) is not None
+
+
+def _puller(token: bytes) -> Caller:
+    """Who shows a token of pull_token_file: each is another, so that one takes no other's place."""
+    return Caller(f"pull_token_file:{hashlib.sha256(token).hexdigest()[:8]}", EVENTS)
 
 
 def _token_of(request: Any) -> bytes:

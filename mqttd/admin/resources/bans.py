@@ -17,7 +17,7 @@ from mqttd.broker.rights.bans import BanError
 
 __all__ = ["Bans"]
 
-Kind = Literal["client_id", "username", "peerhost"]
+Kind = Literal["client_id", "username", "peerhost", "client"]
 
 
 class BanView(Struct, kw_only=True):

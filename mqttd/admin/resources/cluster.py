@@ -185,12 +185,13 @@ class ClusterResource:
         return asked.addCallbacks(lambda _: Done(done=True), _no_etcd)
 
     @post("/cluster/nodes/{node}/force-leave", role=ADMINISTRATOR, body=Out, answer=Done,
-          errors=(404, 503))  # fmt: skip
+          errors=(404, 409, 503))  # fmt: skip
     def force_leave(self, ask: Ask) -> Any:
         """Put a node out of the cluster: it is no member until it is asked to join.
 
         Also one that is not there: `done` says whether it was, or was waited for. 404 for a name
-        that no node here has or had, unless `anyway`. With `undo` it says whether that was out.
+        that no node here has or had, unless `anyway`; 409 for the node that is asked, which may
+        leave. With `undo` it says whether that was out.
         """
         name = ask.path["node"]
         if not re.match(NODE_NAME, name):
@@ -199,6 +200,10 @@ class ClusterResource:
         if ask.body.undo:
             undone = Deferred.fromCoroutine(cluster.leaves.let_in(name))
             return undone.addCallbacks(lambda done: Done(done=done), _no_etcd)
+
+        if name == cluster.name:
+            text = f"{name} is this node: `leave` hands its sessions over, others may put it out"
+            raise ApiError(409, "refused", text)
 
         def out(done: bool | None) -> Done:
             if done is None:

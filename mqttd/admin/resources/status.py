@@ -157,8 +157,8 @@ class Status:
         apart = self._apart()
         if not self.parts.is_ready():
             return f"starting, {apart}" if apart else "starting"
-        if apart and self.parts.apart.refuses:
-            return apart
+        if self.parts.apart is not None and (why := self.parts.apart.hinders()):
+            return str(why)
         return "overloaded" if self.parts.broker.overloaded else ""
 
     def _apart(self) -> str:

@@ -253,7 +253,7 @@ class Waiting(Protocol):
 class Ownership(Protocol):
     """Who owns a client identifier; see `mqttd.interfaces.IRegistry`."""
 
-    def claim(self, client_id: str, principal: str | None, /) -> Claim | Waiting:
+    def claim(self, client_id: str, principal: str | None, lasts: bool, /) -> Claim | Waiting:
         """Make this process its owner."""
 
     def release(self, client_id: str, epoch: int, /) -> Waiting | None:

@@ -4,7 +4,8 @@
                                                                                   |
                                                         Notes.note_deliveries(client, runs)
 
-What reaches nobody goes the same way, with the trace of who has published it (`note_unheard`).
+What reaches nobody, and what is refused, goes the same way, with the trace of who has published it
+(`note_unheard`, `note_denied`).
 
 Messages that go to a client one after another and differ in their payloads alone are one run, and
 so are their acknowledgements, as long as the turn lasts, whatever others get in between. Each is
@@ -20,11 +21,14 @@ from collections.abc import Callable
 from typing import Final
 
 from mqttd.broker.routing.trie import Trie
-from mqttd.session.ground.connection import Ending, Turn
+from mqttd.codec.packets import Publish
+from mqttd.session.ground.connection import Ending
 from mqttd.session.ground.message import Message
 from mqttd.session.ground.runs import Run, Trace, joined
+from mqttd.session.publish.general import Router
 from mqttd.session.publish.notes import Notes
 from mqttd.session.state import State
+from mqttd.types import Action, ClientInfo
 
 __all__ = ["Deliveries", "Keeping", "run_of"]
 
@@ -33,6 +37,9 @@ __all__ = ["Deliveries", "Keeping", "run_of"]
 _MOST: Final = 4096
 _TOPIC_SHIFT: Final = 10
 _HALF: Final = (1 << 64) - 1
+#: `Run.came` of messages that are given their ids at the turn's end, at most so many of a run.
+_NAMELESS: Final = -1
+_RUN: Final = 1 << 15
 
 
 class Keeping:
@@ -68,6 +75,11 @@ class Keeping:
         if runs:
             self.notes.note_unheard(at, client_id, username, runs, reason)
 
+    def tell_denied(self, at: int, client: ClientInfo, runs: list[Run], kind: str) -> None:
+        """Tell it of what a client may not do; topics are not asked for."""
+        peer = (client.peerhost, client.peerport)
+        self.notes.note_denied(at, client.client_id, client.username, peer, runs, kind)
+
     def _mine(self, runs: list[Run]) -> list[Run]:
         """Those of them that are on its topics."""
         topics = self.topics
@@ -79,21 +91,26 @@ class Keeping:
 class Deliveries(Ending):
     """Collects the traces of a turn.
 
-    turn: at whose ends they are told; clock: gives microseconds since 1970.
+    router: at the ends of whose turns they are told; clock: gives microseconds since 1970; who:
+    the client of a session.
     """
 
-    __slots__ = ("_clock", "_count", "_sessions", "_turn", "acking", "delivering", "missing",
-                 "unheard")  # fmt: skip
+    __slots__ = ("_clock", "_count", "_router", "_sessions", "_who", "acking", "delivering",
+                 "denying", "missing", "unheard")  # fmt: skip
 
-    def __init__(self, turn: Turn, clock: Callable[[], int]) -> None:
-        #: Who is noted deliveries, who acknowledgements, who what a receiver misses, and who what
-        #: reaches nobody.
+    def __init__(
+        self, router: Router, clock: Callable[[], int], who: Callable[[State], ClientInfo]
+    ) -> None:
+        #: Who is noted deliveries, who acknowledgements, who what a receiver misses, who what
+        #: reaches nobody, and who what clients may not do.
         self.delivering: list[Keeping] = []
         self.acking: list[Keeping] = []
         self.missing: list[Keeping] = []
         self.unheard: list[Keeping] = []
-        self._turn = turn
+        self.denying: list[Keeping] = []
+        self._router = router
         self._clock = clock
+        self._who = who
         #: Those with a trace, and the entries in them.
         self._sessions: list[State] = []
         self._count: int = 0
@@ -125,13 +142,53 @@ class Deliveries(Ending):
             for keeping in self.unheard:
                 keeping.tell_unheard(at, message.client_id, message.username, runs, reason)
 
+    def refused(self, session: State, key: bytes, first: int, size: int) -> None:
+        """A message of its client was refused; see `Judge.note_refused`."""
+        trace = self._trace(session)
+        if key is trace.key:
+            last = trace.refused[-1]
+            if last.size == size and last.first == first and last.count < _RUN:
+                last.count += 1
+                return
+        self._refuse(trace, Run(_NAMELESS, 0, key[2:], first, size))
+        trace.key = key
+
+    def refused_one(self, session: State, packet: Publish, message: Message | None) -> None:
+        """The same of a message that was parsed, or is there as a whole already."""
+        if message is not None:
+            run = run_of(message)
+        else:
+            first = packet.qos << 1 | (1 if packet.retain else 0)
+            run = Run(_NAMELESS, 0, packet.topic.encode(), first, len(packet.payload))
+        self._refuse(self._trace(session), run)
+
+    def _refuse(self, trace: Trace, run: Run) -> None:
+        trace.key = b""
+        trace.refused.append(run)
+        self._weigh(run)
+
+    def denied(self, client: ClientInfo, action: Action, topic: str) -> None:
+        """A client may not do something that is no message on its way; told at once."""
+        if self.denying:
+            at = self._clock()
+            raw = topic.replace("\0", "\ufffd").encode("utf-8", "replace")
+            runs = [Run(_NAMELESS, 0, raw, action.qos << 1 | (1 if action.retain else 0), 0)]
+            for keeping in self.denying:
+                keeping.tell_denied(at, client, runs, action.kind)
+
+    def settle(self, session: State) -> None:
+        """Its client goes: what it was refused in this turn is told before that."""
+        trace = session.trace
+        if trace is not None and trace.refused:
+            self.end_turn()
+
     def _trace(self, session: State) -> Trace:
         trace = session.trace
         if trace is None:
             trace = Trace()
             session.trace = trace
             if not self._sessions:
-                self._turn.endings.append(self)
+                self._router.endings.append(self)
             self._sessions.append(session)
         return trace
 
@@ -173,6 +230,8 @@ class Deliveries(Ending):
                     keeping.tell_unheard(
                         at, session.client_id, session.username, runs, "no_subscriber"
                     )
+            if trace is not None and trace.refused:
+                self._tell_refused(at, session, trace.refused)
         for session in sessions:
             trace = session.trace
             session.trace = None
@@ -182,6 +241,21 @@ class Deliveries(Ending):
                     runs = joined(before)
                 for keeping in self.acking:
                     keeping.tell(True, at, session, runs)
+
+    def _tell_refused(self, at: int, session: State, runs: list[Run]) -> None:
+        """What a client was refused in this turn; only here most of it is given ids."""
+        guid = self._router.guid
+        for run in runs:
+            if run.came == _NAMELESS:
+                run.number = guid.reserve(self._router.instant(), run.count)
+                run.came = guid.timestamp
+        runs = joined(runs)
+        if self.denying:
+            client = self._who(session)
+            for keeping in self.denying:
+                keeping.tell_denied(at, client, runs, "publish")
+        for keeping in self.unheard:
+            keeping.tell_unheard(at, session.client_id, session.username, runs, "denied")
 
 
 def run_of(message: Message) -> Run:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mqttd.broker.routing.trie import Trie
+from mqttd.session.gathering import Gathering
 from mqttd.session.journal import Journal
 from mqttd.session.promise import Asker, Promise
 
@@ -30,15 +31,24 @@ class Holder:
     """One who holds acknowledgements: of messages on these topics, or (None) of all.
 
     required: without its release nothing is acknowledged, also when it is gone.
+    gathering: where what it holds waits, unless it has to be asked about each client.
     """
 
     def __init__(
-        self, name: str, hold: Hold, topic_filters: list[str] | None, required: bool = False
+        self,
+        name: str,
+        hold: Hold,
+        topic_filters: list[str] | None,
+        required: bool = False,
+        gathering: Gathering | None = None,
     ) -> None:
         #: Under which it has asked for its topics (`mqttd.broker.routing.gears`).
         self.name = name
         self.hold = hold
         self.required = required
+        self.gathering = gathering
+        if gathering is not None:
+            gathering.holder = self
         self.topics: Trie | None = None
         if topic_filters is not None:
             self.topics = Trie()
@@ -63,10 +73,16 @@ class Holders:
         self._topic: str = ""
         self._wanting: tuple[Holder, ...] = ()
 
-    def add(self, hold: Hold, topic_filters: list[str] | None, required: bool = False) -> Holder:
+    def add(
+        self,
+        hold: Hold,
+        topic_filters: list[str] | None,
+        required: bool = False,
+        gathering: Gathering | None = None,
+    ) -> Holder:
         """One more from now on."""
         self._made += 1
-        holder = Holder(f"holder {self._made}", hold, topic_filters, required)
+        holder = Holder(f"holder {self._made}", hold, topic_filters, required, gathering)
         self._set((*self.holders, holder))
         return holder
 
@@ -106,7 +122,11 @@ class Asking(Asker):
                 holder.wait(promise)
             elif holder in self.holders.holders:
                 promise.ask(holder)
-                holder.hold(_Release(self.holders, promise, holder), self.client_id)
+                gathering = holder.gathering
+                if gathering is None or gathering.careful:
+                    holder.hold(_Release(self.holders, promise, holder), self.client_id)
+                else:
+                    gathering.wait(promise)
 
     def joins(self, promise: Promise, keepers: object) -> bool:
         """See `Asker.joins`: the journal alone was asked, and is again."""

@@ -23,6 +23,7 @@ from mqttd.session.ground.message import Delivery, Message
 from mqttd.session.ground.runs import Run
 from mqttd.session.publish.general import General
 from mqttd.session.publish.notes import Notes
+from mqttd.session.publish.publisher import Publisher
 from mqttd.session.routes.route import HOOKED, MISSED, RECORDED, TOLD, UNHEARD
 from mqttd.session.state import State
 from mqttd.types import ClientInfo
@@ -54,7 +55,7 @@ class Taps(Reports):
         #: QoS 2 deliveries between PUBREC and PUBCOMP, while delivery.completed is listened to.
         self.completing: dict[str, dict[int, Message]] = {}
         #: Deliveries, acknowledgements and losses that somebody keeps.
-        self.deliveries = Deliveries(self, given.clock)
+        self.deliveries = Deliveries(self, given.clock, self.client_of)
         #: Hooks hear of a delivery, of an acknowledgement, or of what one receiver misses.
         self.hooked_delivered: bool = False
         self.hooked_acked: bool = False
@@ -82,6 +83,7 @@ class Taps(Reports):
         self.hooked_missed = "delivery.dropped" in self.points
         self.tap_missed = self.hooked_missed or bool(kept.missing)
         self.tap_denied = True
+        self.tap_refused = bool(kept.denying) or bool(kept.unheard)
         self.tap_dropped = self.tap_missed or "message.dropped" in self.points or bool(kept.unheard)
         self.fast = self.settings.fast_path and not self.settings.upgrade_qos
         gears = self.router.gears
@@ -149,6 +151,25 @@ class Taps(Reports):
             self.router.all_changed()
         self.hooks_changed("", False)
 
+    def add_denials(self, notes: Notes) -> object:
+        """Have `notes` told of what clients may not do. Returns what `remove_denials` takes."""
+        keeping = Keeping(notes, None)
+        self.deliveries.denying.append(keeping)
+        self.hooks_changed("", False)
+        return keeping
+
+    def remove_denials(self, token: object) -> None:
+        """Tell one who keeps denials no more."""
+        assert isinstance(token, Keeping)
+        self.deliveries.end_turn()
+        self.deliveries.denying.remove(token)
+        self.hooks_changed("", False)
+
+    def farewell(self, session: State, reason: str) -> None:
+        """Hook client.disconnected, behind what its client was refused before."""
+        self.deliveries.settle(session)
+        self.tell("client.disconnected", session, reason)
+
     def tell(self, point: str, session: State, *args: object) -> None:
         """Tell a hook point about a client, when somebody listens."""
         if point in self.points:
@@ -192,8 +213,13 @@ class Taps(Reports):
                     "rule": limit,
                 },
             )
+        if session is None:
+            return
         wanted = self.trail is not None and self.trail.room("denied")
-        if session is not None and (wanted or "message.dropped" in self.points):
+        hooked = "message.dropped" in self.points
+        kept = self.deliveries
+        message: Message | None = None
+        if wanted or hooked or (limit and kept.unheard):
             message = Message(
                 self.next_message_id(),
                 packet.topic,
@@ -206,8 +232,18 @@ class Taps(Reports):
             )
             if wanted and self.trail is not None:
                 self.trail.lost(message, "denied", "", limit)
-            if self.tap_dropped:
-                self.message_dropped(message, "denied")
+        if not limit and self.tap_refused:
+            kept.refused_one(session, packet, message)
+        elif message is not None:
+            kept.unheard_message(message, "denied")
+        if message is not None and hooked:
+            self._hook_dropped(message, "denied")
+
+    def note_refused(self, channel: Publisher, key: bytes, first: int, size: int) -> None:
+        """See `Judge.note_refused`."""
+        session = channel.session
+        if session is not None:
+            self.deliveries.refused(session, key, first, size)
 
     def delivered(self, session: State, delivery: Delivery) -> None:
         """Hooks message.delivered (and delivery.completed for QoS 0), and who keeps it."""
@@ -357,6 +393,9 @@ class Taps(Reports):
         """Hook message.dropped, and who keeps it."""
         self.deliveries.unheard_message(message, reason)
         if "message.dropped" in self.points:
-            session = self.sessions.get(message.client_id)
-            client = self.client_of(session) if session is not None else None
-            self.hooks.run_hooks("message.dropped", (client, reason), message)
+            self._hook_dropped(message, reason)
+
+    def _hook_dropped(self, message: Message, reason: str) -> None:
+        session = self.sessions.get(message.client_id)
+        client = self.client_of(session) if session is not None else None
+        self.hooks.run_hooks("message.dropped", (client, reason), message)

@@ -27,6 +27,7 @@ from mqttd.broker.routing.shared import Group
 from mqttd.codec import reasons
 from mqttd.codec.properties import encode_properties
 from mqttd.codec.topic import validate_topic_name
+from mqttd.session.gathering import Gathering
 from mqttd.session.ground.message import Delivery, Message
 from mqttd.session.ground.runs import Run
 from mqttd.session.promise import Asker
@@ -261,15 +262,20 @@ class Publishing(Rights):
     # -- acknowledgements ----------------------------------------------------------------------
 
     def add_holder(
-        self, hold: Hold, topic_filters: list[str] | None = None, required: bool = False
+        self,
+        hold: Hold,
+        topic_filters: list[str] | None = None,
+        required: bool = False,
+        gathering: Gathering | None = None,
     ) -> object:
         """Have ``hold(release, client_id)`` called for what a client has published in a turn.
 
         With `topic_filters` only for messages that a client has published to these topics. Their
         acknowledgements go when all who were asked have called their `release`, and those behind
-        them wait for them. Returns what `remove_holder` takes.
+        them wait for them; with `gathering` they wait there instead. Returns what `remove_holder`
+        takes.
         """
-        holder = self.holders.add(hold, topic_filters, required)
+        holder = self.holders.add(hold, topic_filters, required, gathering)
         if self.router.gears.ask(holder.name, HELD, topic_filters):
             self.router.all_changed()
         return holder

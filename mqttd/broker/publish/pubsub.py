@@ -224,8 +224,7 @@ class PubSub:
             shape = Delivery.of(message, qos, retain, session.v5, identifiers, self.server.now)
             shapes[key] = shape
         if group is not None:
-            shape = shape.copy()
-            shape.group = group
+            shape = shape.lent(group)
         if qos:
             session.deliver(shape, shape.packet_id)
         else:

@@ -37,6 +37,8 @@ __all__ = ["Subscribing"]
 
 #: Filters of a slice from which on it is asked what the client may subscribe to at all.
 _MANY: Final = 8
+#: Units of work of a right that is asked for.
+_RIGHT: Final = 20
 #: Bytes of a character, at most.
 _WIDEST: Final = 4
 #: SUBSCRIBEs of one client whose SUBACKs wait for other processes.
@@ -173,11 +175,11 @@ class Subscribing:
             return reasons.TOPIC_FILTER_INVALID
         if not valid:
             validate_topic_filter(topic_filter, 0)  # its levels are counted
-        if (realms is None or not _is_within(topic_filter, realms)) and not broker.authorize(
-            client, SUBSCRIBING[min(subscription.qos, 2)], topic_filter
-        ):
-            broker.metrics.subscribes_denied += 1
-            return reasons.NOT_AUTHORIZED
+        if realms is None or not _is_within(topic_filter, realms):
+            broker.router.work += _RIGHT
+            if not broker.authorize(client, SUBSCRIBING[min(subscription.qos, 2)], topic_filter):
+                broker.metrics.subscribes_denied += 1
+                return reasons.NOT_AUTHORIZED
         qos = subscription.qos if subscription.qos < settings.max_qos else settings.max_qos
         return broker.pubsub.subscribe(session, subscription, qos, identifier)
 

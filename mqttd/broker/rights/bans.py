@@ -1,4 +1,4 @@
-"""Who must stay out whatever it shows: client identifiers, user names, addresses.
+"""Who must stay out whatever it shows: client identifiers, user names, addresses, and clients.
 
     ban --> store, or bans.json --> every CONNECT is compared with it, before any module is asked
      |
@@ -6,9 +6,10 @@
 
 With a store on disk they are in its drawer `DRAWER`, one JSON object each; a file of before moves
 there. Without one they are in the file, which is replaced as a whole, mode 0600. A ban ends by
-itself at its time, if it has one.
+itself at its time, if it has one. One of a *client* is of a client identifier in the hands of one
+user, or of one house (`mqttd.net.fair`) where there is no name: others may have it.
 
-Promise: comparing costs three look-ups, and one more for each banned network; at most `MOST` bans
+Promise: comparing costs four look-ups, and one more for each banned network; at most `MOST` bans
 and `MOST_NETWORKS` networks; a file that cannot be read keeps the broker from starting.
 """
 
@@ -27,16 +28,27 @@ from typing import Any, Final
 
 from mqttd.broker.ground.drawers import MOST_KEY, Drawer
 from mqttd.broker.ground.roles import ANONYMOUS
+from mqttd.net.fair import house_of
 from mqttd.secrets.files import replace_file
 from mqttd.types import StoreFull
 
-__all__ = ["DRAWER", "KINDS", "MOST", "MOST_NETWORKS", "Ban", "BanError", "Bans", "load_ban"]
+__all__ = [
+    "DRAWER",
+    "KINDS",
+    "MOST",
+    "MOST_NETWORKS",
+    "Ban",
+    "BanError",
+    "Bans",
+    "client_value",
+    "load_ban",
+]
 
 #: The name of their drawer, which no plugin can have.
 DRAWER: Final = "$bans"
 
 #: What a ban may be about.
-KINDS: Final = ("client_id", "username", "peerhost")
+KINDS: Final = ("client_id", "username", "peerhost", "client")
 MOST: Final = 100_000
 MOST_NETWORKS: Final = 1000
 #: Of these bans the automatic ones, and the bytes of whom they name: the oldest makes room.
@@ -73,6 +85,12 @@ class Ban:
         if len(key.encode()) > MOST_KEY:
             key = f"{self.kind} sha256 {hashlib.sha256(self.value.encode()).hexdigest()}"
         return key
+
+
+def client_value(client_id: str, username: str | None, peerhost: str) -> str:
+    """Whom a ban of this client is about: ``["pump-7", "alice"]``, ``["pump-7", null, HOUSE]``."""
+    whose = [username] if username is not None else [None, house_of(peerhost)]
+    return json.dumps([client_id, *whose])
 
 
 def load_ban(data: bytes | str) -> Ban:
@@ -192,6 +210,8 @@ class Bans:
         network = None
         if kind == "peerhost":
             value, network = _address(value)
+        elif kind == "client":
+            _check_client(value)
         self._purge()
         if not stored:
             self._make_room(len(value))
@@ -263,6 +283,8 @@ class Bans:
         found = bans.get(("client_id", client_id))
         if found is None and username is not None:
             found = bans.get(("username", username))
+        if found is None:
+            found = bans.get(("client", client_value(client_id, username, peerhost)))
         if found is None:
             found = bans.get(("peerhost", peerhost)) or self._in_network(peerhost)
         if found is None or found.until is None or found.until > self._seconds():
@@ -360,7 +382,21 @@ def _ban(entry: Any) -> Ban:
         raise ValueError("since and until: expected seconds")
     if ban.kind == "peerhost":
         _address(ban.value)
+    elif ban.kind == "client":
+        _check_client(ban.value)
     return ban
+
+
+def _check_client(text: str) -> None:
+    try:
+        client_id, username, *house = json.loads(text)
+        strings = isinstance(client_id, str) and isinstance(username, str | None)
+        known = client_value(client_id, username, house[0] if house else "") if strings else ""
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        known = ""
+    if text != known:
+        expected = '["CLIENT_ID", "USERNAME"] or ["CLIENT_ID", null, "ADDRESS"]'
+        raise BanError(f"client = {text!r}: expected {expected}, as JSON")
 
 
 def _address(text: str) -> tuple[str, Network | None]:

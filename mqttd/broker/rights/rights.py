@@ -22,6 +22,7 @@ from mqttd.session.channel.listener import Listener
 from mqttd.session.ground.message import Delivery
 from mqttd.session.ground.refusal import Refusal
 from mqttd.session.publish.publisher import Publisher
+from mqttd.session.state import State
 from mqttd.types import Action, ClientInfo, Verdict
 
 __all__ = ["Rights", "brings_rights"]
@@ -47,6 +48,13 @@ class Rights(Taps):
             return self.settings.connect_timeout
         return known.connect_timeout
 
+    def remember(self, session: State, client: ClientInfo) -> None:
+        """As `Taps.remember`; where flapping is looked for, also whose address is asked for."""
+        super().remember(session, client)
+        known = self.listeners.get(client.listener)
+        if known is not None and known.flapping is not None and client.username is None:
+            session.client = client  # of a connection that was reset nobody can tell it
+
     def access_changed(self) -> None:
         """Rules, users or bans changed: rights and subscriptions are asked for again."""
         self.epoch += 1
@@ -54,6 +62,13 @@ class Rights(Taps):
 
     def authorize(self, client: ClientInfo, action: Action, topic: str) -> bool:
         """May `client` do this? Hook client.authorize first, then the chain."""
+        if self._may(client, action, topic):
+            return True
+        self.deliveries.denied(client, action, topic)
+        return False
+
+    def _may(self, client: ClientInfo, action: Action, topic: str) -> bool:
+        """The same, not told to those who keep denials."""
         if "client.authorize" in self.points:
             _, verdict = self.hooks.run_hooks(
                 "client.authorize", (client, action, topic), Verdict.IGNORE
@@ -108,7 +123,7 @@ class Rights(Taps):
         session = channel.session
         assert session is not None
         action = (RETAINING if retain else PUBLISHING)[qos]
-        return self.authorize(self.client_of(session), action, topic)
+        return self._may(self.client_of(session), action, topic)
 
     def realms(self, channel: Publisher) -> list[bytes]:
         """See `Judge.realms`: none of them lies where the hook is asked about topics."""
@@ -131,8 +146,12 @@ class Rights(Taps):
     def refuses(self, channel: Publisher, topic: str, qos: int, retain: bool) -> Refusal | None:
         """See `Judge.refuses`."""
         session = channel.session
-        if session is None or "client.authorize" in self.points:
+        asked = self.asked_topics
+        if session is None or asked is None:
             return None
+        for topic_filter in asked:
+            if overlap(topic_filter, topic):
+                return None
         action = (RETAINING if retain else PUBLISHING)[qos]
         return self.access.refusal(self.client_of(session), action, topic)
 
@@ -146,12 +165,13 @@ class Rights(Taps):
     def nobody_hears(self) -> None:
         """The log has no room for another line about a refusal, for now: has anybody else?
 
-        `tap_denied` says so until it is set again, a few times a second.
+        `tap_denied` says so until it is set again, a few times a second. Who keeps refusals as
+        bytes is no matter: a message that is refused again is noted without being decided again.
         """
         trail = self.trail
         self.tap_denied = (
             "client.denied" in self.points
-            or self.tap_dropped
+            or "message.dropped" in self.points
             or (trail is not None and trail.left("denied") > 0)
         )
 

@@ -11,6 +11,7 @@ own messages and nobody else's.
 from __future__ import annotations
 
 from mqttd.codec.topic import match
+from mqttd.session.routes.route import KEPT
 
 __all__ = ["Gears"]
 
@@ -40,9 +41,12 @@ class Gears:
         """`who` needs nothing any more; says whether anything changed."""
         return self.ask(who, 0, [])
 
-    def asked(self) -> bool:
-        """Whether anybody needs anything."""
-        return bool(self._all or self._some)
+    def alike(self) -> int:
+        """What the messages of every topic need, if none needs more than being kept; else -1."""
+        gear = 0
+        for wanted in self._all.values():
+            gear |= wanted
+        return -1 if self._some or gear & ~KEPT else gear
 
     def of(self, topic: str) -> int:
         """The gears that the messages of a topic need."""

@@ -322,7 +322,11 @@ class Router(Topics):
             levels = self._match(topic)
             if levels:
                 self._along(route, levels)
-        route.gear |= self.gears.of(topic)
+        self._need(route, self.gears.of(topic))
+
+    def _need(self, route: Route, gear: int) -> None:
+        """What the messages of a route need beside their receivers."""
+        route.gear |= gear
         route.hear()
         if route.gear & RECORDED and not _is_plain(route):
             route.gear = route.gear & ~RECORDED | TOLD
@@ -356,6 +360,7 @@ class Router(Topics):
         route = Route("")
         if levels:
             self._along(route, levels)
+        self._need(route, self.gears.alike())
         route.seq = self.changes.seq
         return route
 

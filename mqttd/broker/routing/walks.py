@@ -20,7 +20,7 @@ from typing import Final
 from mqttd.broker.routing.gears import Gears
 from mqttd.broker.routing.mounts import Mounts
 from mqttd.broker.routing.trie import Level, Trie
-from mqttd.session.routes.route import Route
+from mqttd.session.routes.route import KEPT, Route
 from mqttd.session.routes.stems import LOST, PENDING, Stem, Stems
 
 __all__ = ["Walk", "Walks"]
@@ -90,7 +90,7 @@ class Walks(Stems):
     def begin(self) -> Stem | None:
         """See `Stems.begin`."""
         heads = self.heads
-        if heads is None or self._gears.asked():
+        if heads is None or self._gears.alike() < 0:
             return None
         self.size = 0
         made = self._made([self._trie.root], [], list(heads))
@@ -162,7 +162,7 @@ class Walks(Stems):
                 made.below[literal.word.encode()] = PENDING
         if not leads_on and not count:
             route = self._lead(matched)
-            if route.gear:
+            if route.gear & ~KEPT:
                 return LOST
             made.route = route
         return made

@@ -30,7 +30,7 @@ class Alone:
     def __init__(self, sessions: Container[str] = ()) -> None:
         self.sessions = sessions
 
-    def claim(self, client_id: str, principal: str | None) -> Claim:
+    def claim(self, client_id: str, principal: str | None, lasts: bool) -> Claim:
         """As `IRegistry.claim`."""
         return _HERE if client_id in self.sessions else _NOWHERE
 

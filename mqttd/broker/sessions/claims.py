@@ -25,6 +25,7 @@ from mqttd.broker.sessions.partings import Partings
 from mqttd.broker.sessions.records import Record
 from mqttd.broker.sessions.registry import FIRST_EPOCH, Registry
 from mqttd.codec import reasons
+from mqttd.codec.packets import Connect
 from mqttd.session.channel.channel import WAITING, Channel
 from mqttd.session.ground.wheel import Timer
 from mqttd.types import Claim, ClientInfo, Held, SessionState
@@ -71,52 +72,53 @@ class Claims:
         self.lines: dict[str, _Line] = {}
 
     def claim(
-        self, channel: Channel, client: ClientInfo, clean: bool, then: Callable[[Any], None]
+        self, channel: Channel, client: ClientInfo, connect: Connect, then: Callable[[Any], None]
     ) -> object | None:
         """`Owned` or `Refusal`; None if that takes time, and `then` is called with it.
 
-        `then` is called in a later turn, unless the channel has been closed by then. With `clean`
-        what is stored is not read but removed. Where a session with much in it ends, that has its
-        turn first (`Partings`).
+        `then` is called in a later turn, unless the channel has been closed by then. Of who starts
+        afresh what is stored is not read but removed. Where a session with much in it ends, that
+        has its turn first (`Partings`).
         """
         if self.lines:
             line = self.lines.get(client.client_id)
             if line is not None:
-                line.behind.append(_Wait(self, line, channel, client, clean, then))
+                line.behind.append(_Wait(self, line, channel, client, connect, then))
                 return None
-        ends = self.registry.ended_by(client, clean)
+        ends = self.registry.ended_by(client, connect.clean_start)
         if ends is not None:
             line = _Line(self, client.client_id)
             if self.partings.follows(ends, line):
                 self.lines[client.client_id] = line
-                wait = _Wait(self, line, channel, client, clean, then)
+                wait = _Wait(self, line, channel, client, connect, then)
                 self.broker.wheel.cancel(wait)  # nobody is slow to answer
                 line.behind.append(wait)
                 return None
-        answer = self.ask(client, clean)
+        answer = self.ask(client, connect)
         if not isinstance(answer, _Pending):
             return answer
         line = _Line(self, client.client_id)
         self.lines[client.client_id] = line
-        wait = _Wait(self, line, channel, client, clean, then)
+        wait = _Wait(self, line, channel, client, connect, then)
         wait.waits = False
         wait.begin(answer)
         wait.waits = wait.outcome is None
         return wait.outcome
 
-    def ask(self, client: ClientInfo, clean: bool) -> object:
+    def ask(self, client: ClientInfo, connect: Connect) -> object:
         """`Owned`, `Refusal`, or `_Pending` for what is not known yet."""
         if self.registry.is_foreign(client):
             return _FOREIGN
         if self.registry.alone:
             return _OWNED
         try:
-            claim = self.registry.ownership.claim(client.client_id, client.username)
+            lasts = self.registry.expiry_of(connect) > 0
+            claim = self.registry.ownership.claim(client.client_id, client.username, lasts)
             if not isinstance(claim, Claim):
                 return _Pending(None, claim)
-            state = self.state(claim, client, clean)
+            state = self.state(claim, client, connect.clean_start)
             if state is None or isinstance(state, SessionState):
-                return self.owned(claim, client, state, clean)
+                return self.owned(claim, client, state)
             return _Pending(claim, state)
         except Exception as error:
             return self.failed(client, error)
@@ -130,9 +132,7 @@ class Claims:
             return store.load(client.client_id)
         return store.remove(client.client_id, claim.epoch) if store.keeps else None
 
-    def owned(
-        self, claim: Claim, client: ClientInfo, state: SessionState | None, clean: bool
-    ) -> object:
+    def owned(self, claim: Claim, client: ClientInfo, state: SessionState | None) -> object:
         """What the client gets now that claim and state are there."""
         if state is None and claim.epoch == FIRST_EPOCH:
             return _OWNED
@@ -192,7 +192,7 @@ class _Wait(Timer):
         line: _Line,
         channel: Channel,
         client: ClientInfo,
-        clean: bool,
+        connect: Connect,
         then: Callable[[Any], None],
     ) -> None:
         super().__init__()
@@ -200,7 +200,7 @@ class _Wait(Timer):
         self.line = line
         self.channel = channel
         self.client = client
-        self.clean = clean
+        self.connect = connect
         self.then = then
         self.claim: Claim | None = None
         self.outcome: object | None = None
@@ -232,7 +232,7 @@ class _Wait(Timer):
             self.loaded(claim.state)
             return
         try:
-            state = claims.state(claim, self.client, self.clean)
+            state = claims.state(claim, self.client, self.connect.clean_start)
         except Exception as error:
             self.conclude(claims.failed(self.client, error))
             return
@@ -254,7 +254,7 @@ class _Wait(Timer):
         elif claims.registry.is_foreign(self.client):
             self.conclude(_FOREIGN)  # it has come here meanwhile
         else:
-            self.conclude(claims.owned(claim, self.client, state, self.clean))
+            self.conclude(claims.owned(claim, self.client, state))
 
     def failed(self, failure: Any) -> None:
         """The registry or the store has failed."""
@@ -301,7 +301,7 @@ class _Line:
                     wait.then(_LATE)
                 continue
             self.current = wait
-            answer = claims.ask(wait.client, wait.clean)
+            answer = claims.ask(wait.client, wait.connect)
             if isinstance(answer, _Pending):
                 wait.begin(answer)
             else:

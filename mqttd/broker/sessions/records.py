@@ -353,8 +353,7 @@ def _delivery(
         id_at = packet_id_at(wire) if packet.qos else 0
         made = Delivery(wire, packet.qos, True, packet.packet_id, id_at, "")
         made.identifiers = identifiers
-        made.group = group
-        return made
+        return made if group is None else made.lent(group)
     message = Message(
         broker.next_message_id(),
         packet.topic,
@@ -368,5 +367,4 @@ def _delivery(
     )
     made = Delivery.of(message, packet.qos, packet.retain, True, identifiers, broker.now)
     made.message = None
-    made.group = group
-    return made
+    return made if group is None else made.lent(group)

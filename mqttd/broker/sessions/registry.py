@@ -153,6 +153,12 @@ class Registry:
 
     def set_expiry(self, session: Session, connect: Connect, client: ClientInfo) -> None:
         """How long the session outlives its connection (3.1.2.11.2)."""
+        session.set_expiry(self.expiry_of(connect))
+        if session.owner and client.mountpoint:
+            self.broker.journal.placed(session.owner, client.mountpoint)
+
+    def expiry_of(self, connect: Connect) -> int:
+        """The seconds of that."""
         settings = self.broker.settings
         if connect.version == 5:
             expiry = 0
@@ -163,9 +169,7 @@ class Registry:
             expiry = 0 if connect.clean_start else settings.expiry_interval_seconds
         if expiry > settings.max_expiry_interval_seconds:
             expiry = settings.max_expiry_interval_seconds
-        session.set_expiry(expiry)
-        if session.owner and client.mountpoint:
-            self.broker.journal.placed(session.owner, client.mountpoint)
+        return expiry
 
     def _take_over(self, session: Session, clean_start: bool) -> None:
         """Another connection came for this session: end the older one (MQTT-3.1.4-3)."""
@@ -175,7 +179,7 @@ class Registry:
             broker.metrics.sessions_takenover += 1
             self._left(channel, session, "taken over")
             broker.tell("session.takenover", session)
-            broker.tell("client.disconnected", session, "taken over")
+            broker.farewell(session, "taken over")
             session.client = broker.client_of(session)
             session.detach()
             session.away_since = broker.now
@@ -214,7 +218,7 @@ class Registry:
         session = channel.session
         if session is None or session.channel is not channel or session.ended:
             return
-        broker.tell("client.disconnected", session, channel.close_reason)
+        broker.farewell(session, channel.close_reason)
         self._left(channel, session, channel.close_reason)
         session.detach()
         if self.stopping and broker.settings.wills_at_stop == "drop":
@@ -238,7 +242,7 @@ class Registry:
         flapping = self.broker.flapping
         listener = self.broker.listeners.get(channel.listener)
         if flapping is not None and listener is not None and listener.flapping is not None:
-            flapping.ended(listener.name, listener.flapping, session.client_id, self.broker.now)
+            flapping.ended(listener.flapping, self.broker.client_of(session), self.broker.now)
 
     def put_back(self, session: Session) -> None:
         """A session was restored, whose client is away."""
@@ -324,7 +328,7 @@ class Registry:
         channel = broker.channel_of(session)
         if channel is not None:
             self._left(channel, session, detail)
-            broker.tell("client.disconnected", session, detail)
+            broker.farewell(session, detail)
             session.client = broker.client_of(session)
             session.detach()
             channel.session = None

@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+from mqttd.cluster.admin.alike import Alike
 from mqttd.cluster.admin.asking import Asking
 from mqttd.cluster.admin.figures import Figures
 from mqttd.cluster.admin.mute import Mute
@@ -34,6 +35,7 @@ class Shown:
     def __init__(
         self, settings: Settings, name: str, etcd: Etcd, routes: Routes, owners: Owners,
         view: View, reactor: Any, unlinked: Unlinked, streams: Streams,
+        hinders: Callable[[], str],
     ) -> None:  # fmt: skip
         self.cluster = settings.name
         #: Seconds that the sessions of a node that is gone wait for it.
@@ -44,9 +46,11 @@ class Shown:
         self.owners = owners
         self.view = view
         self.unlinked = unlinked
+        self.hinders = hinders
         self.mesh = view.mesh
         self.figures = Figures(view.mesh)
         self.mute = Mute(streams, view.mesh, self.figures)
+        self.alike = Alike(view)
         self.asking = Asking(view.mesh, reactor)
         #: More counters.
         self.more: Callable[[], dict[str, float]] = dict
@@ -55,6 +59,7 @@ class Shown:
         """A few times a second."""
         self.figures.tick()
         self.mute.tick()
+        self.alike.tick()
 
     def told(self, node: Node, kind: int, body: bytes) -> None:
         """A frame of another node that is for operators."""
@@ -116,7 +121,7 @@ class Shown:
             "address": member.address,
             "version": member.version,
             "epoch": member.epoch,
-            "ready": member.ready,
+            "ready": member.ready and not (node is None and self.hinders()),
             "linked": node is not None and node.link is not None,
             "reason": "" if node is None else self.unlinked.reason(node),
             "filters": len(self.mesh.filters if node is None else node.peer.filters),

@@ -21,30 +21,20 @@ from typing import Any, Final, Protocol
 
 import msgspec
 from twisted.internet.defer import Deferred
-from twisted.internet.error import TimeoutError as ConnectTimeout
 from twisted.python.failure import Failure
 
 from mqttd.cluster.etcd.hanging import Hanging
 from mqttd.cluster.etcd.past import forgotten
+from mqttd.cluster.etcd.why import TIMEOUT, EtcdError, timed_out, why_of
 
 __all__ = ["TIMEOUT", "Answer", "Etcd", "EtcdError", "Json", "Kv", "absent", "equals"]
 __all__ += ["created", "end_of", "get", "kv_of", "nested", "put", "remove", "remove_below"]
-__all__ += ["Hangs", "Watching", "late", "text_of", "timed_out", "why_of"]
+__all__ += ["Hangs", "Watching", "late", "text_of"]
 
-#: Seconds for an answer. A member that has no majority takes seven to say so.
-TIMEOUT: Final = 2.0
 #: Seconds between two looks at whether members that are watched answer.
 _LOOK: Final = 1.0
 
 Json = dict[str, Any]
-
-
-class EtcdError(Exception):
-    """etcd has not answered, or has refused; the text says which."""
-
-    def __repr__(self) -> str:
-        """Its text: operators read it where a client is refused, and not always is it etcd."""
-        return str(self)
 
 
 class Hangs(EtcdError):
@@ -180,6 +170,8 @@ class Etcd:
         #: Those that have not answered since one last has, and why; since when that is so.
         self.errors: dict[str, str] = {}
         self.silent_since = 0.0
+        #: Those that have answered once: they are what they are said to be.
+        self.spoken: set[str] = set()
         #: Told what etcd has answered in place of what was asked for.
         self.refused: Callable[[str], object] = lambda text: None
         #: A key that may be read; told which member hangs.
@@ -260,7 +252,7 @@ class Etcd:
         except Exception as error:
             if asked not in self._asked:
                 raise Hangs(_hanging(endpoint)) from None
-            why = why_of(error, endpoint)[:300]
+            why = why_of(error, endpoint, endpoint in self.spoken)[:300]
             self._unanswered(endpoint, why)
             raise EtcdError(f"{endpoint}: {why}"[:300]) from None
         finally:
@@ -271,12 +263,14 @@ class Etcd:
             said = {}
         if code != 200 or not said.keys() & _SAYS:
             text = said.get("error") or data[:200].decode(errors="replace")
-            text = f"this is no answer of etcd: {text!r}" if code == 200 else text
+            if code == 200 or not said.get("error"):
+                text = f"this is no answer of etcd: {text!r}"
             if code >= 500:
                 self._unanswered(endpoint, f"{code}: {text}")
             self.refused(text)
             raise EtcdError(f"{endpoint}: {code}: {text}")
         self.errors.clear()
+        self.spoken.add(endpoint)
         return said
 
     def _unanswered(self, endpoint: str, why: str) -> None:
@@ -451,11 +445,6 @@ _MANY: Final = 1000
 _FEW: Final = 50
 
 
-def timed_out(seconds: float) -> str:
-    """Why there is no answer of one that is silent for so long."""
-    return f"does not answer (timed out after {seconds:g} s)"
-
-
 def _hanging(endpoint: str) -> str:
     return f"{endpoint}: {_HANGS}"
 
@@ -471,19 +460,6 @@ def late(result: Any, seconds: float) -> Any:
     if isinstance(result, Failure):
         raise EtcdError(timed_out(seconds))
     return result
-
-
-def why_of(error: Any, endpoint: str) -> str:
-    """What has gone wrong, and what may be the matter."""
-    if isinstance(error, EtcdError):
-        return str(error)
-    if isinstance(error, ConnectTimeout):
-        return timed_out(TIMEOUT)
-    if type(error).__name__ == "ResponseNeverReceived" and endpoint.startswith("http:"):
-        return "closed the connection without an answer; does it speak TLS (https)?"
-    if reasons := getattr(error, "reasons", None):  # Twisted's, in which others are packed
-        return f"{type(error).__name__}: {reasons[0].getErrorMessage()}"
-    return f"{type(error).__name__}: {error}"
 
 
 def _is_unknown(error: str) -> bool:

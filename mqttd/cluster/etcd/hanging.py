@@ -3,6 +3,7 @@
     no answer of a member for `SOON` s --> it and all others are asked to read a key
     another has answered that, `GRACE` s ago, and it has not --> it hangs: another is asked now
     nobody answers --> etcd is slow, or has no majority: all wait as they did
+    none of the others can say, as while a leader is elected --> it is compared anew
 
 Reads go through the majority, so a member whose disk hangs is found as one that has stopped.
 
@@ -71,6 +72,13 @@ class Hanging:
         others = [(each, self.read(each)) for each in self.endpoints if each != endpoint]
         own = self.read(endpoint)
         better: list[str] = []
+        left = len(others)
+
+        def failed(failure: object) -> None:
+            nonlocal left
+            left -= 1
+            if not left and not better:
+                own.cancel()
 
         def answered(result: object, other: str) -> None:
             if not better and endpoint in self._compared:
@@ -89,5 +97,5 @@ class Hanging:
                 asked.cancel()
 
         for other, asked in others:
-            asked.addCallback(answered, other).addErrback(lambda failure: None)
+            asked.addCallbacks(answered, failed, (other,))
         own.addBoth(over)

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from mqttd.cluster.etcd.client import timed_out
+from mqttd.cluster.etcd.why import timed_out
 from mqttd.config.schema import Cluster as Settings
 
 __all__ = ["Keeper", "context_of"]

@@ -59,6 +59,8 @@ T = TypeVar("T")
 #: Bytes of the hash of a user name.
 _HASH: Final = 16
 _NODE: Final = re.compile(NODE_NAME)
+#: Characters of what a node says that it does.
+_MOST: Final = 32
 #: Where a node is reached: host and port.
 _ADDRESS: Final = re.compile(r"[^\s/]{1,255}:[0-9]{1,5}\Z")
 #: A stream of JetStream and its subject, as nodes name them.
@@ -81,6 +83,10 @@ class Member:
     ready: bool = False
     epoch: int = 0
     lease: int = 0
+    #: Its `session.replicate`; empty: it does not say.
+    replicate: str = ""
+    #: It speaks TLS with other nodes; None: it does not say.
+    tls: bool | None = None
 
     def dump(self) -> bytes:
         """As the value of its key; the epoch and the lease are what etcd knows."""
@@ -97,6 +103,8 @@ class _Said(msgspec.Struct):
     version: str
     speaks: tuple[int, int]
     ready: bool = False
+    replicate: str = ""
+    tls: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,8 +219,12 @@ class Keys:
         """Where a node's event log is read, for who reads all of them."""
         return self.exports + node.encode()
 
+    def wills_ever(self, node: str) -> bytes:
+        """The beginning of all wills of a node, of all its epochs."""
+        return f"{self._will}{node}/".encode()
+
     def wills_of(self, node: str, epoch: int) -> bytes:
-        """The beginning of all wills of a node."""
+        """The beginning of all wills of a node in this epoch."""
         return f"{self._will}{node}/{epoch:016x}/".encode()
 
     def will(self, node: str, epoch: int, client_id: str) -> bytes:
@@ -318,7 +330,10 @@ def member_of(node: str, value: bytes, epoch: int, lease: int = 0) -> Member:
     port = said.address.rpartition(":")[2]
     if not _ADDRESS.match(said.address) or int(port) > 65535:
         raise ValueError(f"address = {said.address[:80]!r}: expected host and port")
-    return Member(node, said.id, said.address, said.version, said.speaks, said.ready, epoch, lease)
+    return Member(
+        node, said.id, said.address, said.version, said.speaks, said.ready, epoch, lease,
+        said.replicate[:_MOST], said.tls,
+    )  # fmt: skip
 
 
 def _check_stream(stream: str, subject: str) -> None:

@@ -20,6 +20,7 @@ from twisted.logger import Logger
 
 from mqttd.broker.ground.alarms import Alarms
 from mqttd.cluster.etcd.client import Kv
+from mqttd.printable import printable
 
 __all__ = ["ALARM", "Unreadable", "shown"]
 
@@ -108,6 +109,5 @@ class Unreadable:
 
 def shown(key: bytes) -> str:
     """A key as a line has it: one that may be anything, and long."""
-    text = key[: 4 * _SHOWN].decode(errors="backslashreplace")
-    text = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+    text = printable(key[: 4 * _SHOWN].decode(errors="backslashreplace"))
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."

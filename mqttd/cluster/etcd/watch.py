@@ -16,7 +16,8 @@ from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Protocol
 from twisted.python.failure import Failure
 
-from mqttd.cluster.etcd.client import TIMEOUT, Etcd, Json, Kv, end_of, kv_of, late, text_of, why_of
+from mqttd.cluster.etcd.client import TIMEOUT, Etcd, Json, Kv, end_of, kv_of, late, text_of
+from mqttd.cluster.etcd.why import why_of
 
 __all__ = ["Watch"]
 
@@ -64,7 +65,7 @@ class Watch(Protocol):
 
     def _failed(self, failure: Failure) -> None:
         self._asked = None
-        self._end(why_of(failure.value, self.endpoint))
+        self._end(why_of(failure.value, self.endpoint, self.endpoint in self.etcd.spoken))
 
     def stop(self) -> None:
         """No more is wanted."""

@@ -25,6 +25,10 @@ SPEAKS = (1, 5)
 #: Bytes of a hello.
 MOST = 4096
 
+#: What is said of one that speaks TLS to a node that does not; how that begins.
+SPEAKS_TLS = "it speaks TLS, and this node does not (cluster.certificate)"
+_HANDSHAKE = b"\x16\x03"
+
 _MARK = b"mqttd-node"
 
 
@@ -60,6 +64,8 @@ def hello_of(data: bytes) -> tuple[Hello, bytes] | None:
     """The hello with which `data` begins, and what is behind it; None while it has not come."""
     if not data:
         return None
+    if data[:2] == _HANDSHAKE:
+        raise ValueError(SPEAKS_TLS)
     if data[0] != HELLO:
         raise ValueError("this is no node")
     body, end = split(data, 0)

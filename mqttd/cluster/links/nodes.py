@@ -190,9 +190,11 @@ class NodeMesh(Mesh):
         return len(kept)
 
     def forget_all(self) -> None:
-        """What is kept for others is not this node's any more: its heir has it."""
+        """What is kept for others is not this node's any more: its heir has it, but for marks."""
         for ferry in self.ferries.values():
-            ferry.drop()
+            for data in ferry.drop():
+                if data[0] == STATE:
+                    ferry.keep(data)
 
     def read(self, drawer: Drawer) -> None:
         """Go on with what is kept there of how much was taken."""

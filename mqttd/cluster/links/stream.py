@@ -25,10 +25,10 @@ from twisted.python.failure import Failure
 from mqttd.broker.broker import Broker
 from mqttd.cluster.etcd.keys import Member
 from mqttd.cluster.links.door import Door, dialling
-from mqttd.cluster.links.hello import Hello, hello_of
+from mqttd.cluster.links.hello import SPEAKS_TLS, Hello, hello_of
 from mqttd.cluster.links.nodes import Node, NodeMesh
 from mqttd.cluster.links.tls import names_of
-from mqttd.cluster.links.unlinked import reason_of
+from mqttd.cluster.links.unlinked import SPEAKS_PLAIN, reason_of
 from mqttd.mesh.arriving import Arriving
 from mqttd.mesh.flight import FAR
 from mqttd.mesh.link import Link, Stream
@@ -221,6 +221,8 @@ class _NodeStream(Protocol):
         was = self.link is not None
         self.close()
         text = self.error or reason_of(reason)
+        if self.dialled is not None and node is None:
+            text = self.streams.mismatch(self.dialled) or text
         known = node.name if node is not None else self.dialled.name if self.dialled else ""
         self.streams.failed(known, self.streams.where(self), text)
         if was and node is not None:
@@ -369,6 +371,12 @@ class Streams(Factory):
         self._pauses[member.name] = min(pause * 2, _LONGEST)
         if member.name not in self._calls:
             self._calls[member.name] = self.reactor.callLater(pause, self._dial, member)
+
+    def mismatch(self, member: Member) -> str:
+        """Why a node and this one cannot speak: one of them speaks TLS; else empty."""
+        if member.tls is None or member.tls is (self.tls is not None):
+            return ""
+        return SPEAKS_TLS if member.tls else SPEAKS_PLAIN
 
     def refused(self, member: Member, text: str) -> None:
         """A stream that we had dialled ended before a hello; a node that begins may do that."""

@@ -1,12 +1,12 @@
 """The sessions of a node that is gone become this one's.
 
-    `all/heir/<node>` is ours, if the node is not there     one heir, by one transaction of etcd
+    `all/heir/<node>` is ours, if the node is not there     `mqttd.cluster.replication.heirship`
     its stream is ended, and read                           `mqttd.cluster.replication.legacy`
     catchers with the filters of its sessions; settled      as where a session moves
     stage marks --> KEPT, MARK of all that are there        `mqttd.cluster.replication.inheriting`
+    what it had for others goes there; what others that are gone had for it is kept for it, too
     sessions, what was kept, what was caught --> here, in our store and its copy
-    then `own/<client id>` is written, if it is still the node's; what it was about to send to
-    another goes there
+    then `own/<client id>` is written, if it is still the node's
     stage done; its stream is removed
     there is nothing whole in the stream: nobody is the heir, and sessions wait for their node
 
@@ -19,29 +19,17 @@ Promise: a session is acknowledged to be somewhere when the quorum has it there.
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import LoopingCall, deferLater
 from twisted.logger import Logger
 
 from mqttd.broker.sessions.records import queue_more
-from mqttd.cluster.etcd.client import (
-    EtcdError,
-    Json,
-    Kv,
-    absent,
-    created,
-    equals,
-    get,
-    nested,
-    put,
-    remove,
-)
-from mqttd.cluster.etcd.keys import Heir, claimed
+from mqttd.cluster.etcd.client import EtcdError, Kv, absent, created, equals, nested, put
+from mqttd.cluster.etcd.keys import claimed
+from mqttd.cluster.replication.heirship import Heirship
 from mqttd.cluster.replication.inheriting import Inheriting, Kept, Wanted
 from mqttd.cluster.replication.legacy import Legacy, fetch
 from mqttd.cluster.replication.share import Share
@@ -50,10 +38,10 @@ from mqttd.nats.client import NatsError
 from mqttd.nats.jetstream import JetStream, Missing
 from mqttd.types import SessionState
 
-__all__ = ["Adoption"]
+__all__ = ["LATEST", "Adoption"]
 
-T = TypeVar("T")
-
+#: The epoch of an ownership that is later than any.
+LATEST: Final = 1 << 62
 _AGAIN: Final = 0.5
 _SOON: Final = 0.05
 #: So often in a row servers have to say that there is no stream: for ten seconds.
@@ -78,18 +66,13 @@ class Adoption:
         self.name = name
         self.reactor = cluster.reactor
         self.log = Logger(namespace="mqttd.cluster")
-        self.stopped = False
+        self.heirship = Heirship(cluster, jetstream, name)
         #: Sessions that are here, and not ours yet.
         self.pending: set[str] = set()
-        self.epoch = cluster.membership.epoch
         self._began = 0.0
-        #: What was sent on to who has claimed it; the lease under which all of it waits.
+        #: What was sent on to who has claimed it; sessions whose clients wait at this node.
         self._sent: list[str] = []
-        #: Sessions whose clients wait at this node.
         self._awaited = 0
-        self._home = 0
-        self._stream = self._subject = ""
-        self._changed = 0
         self._marks = Marks(cluster.mesh.choice, cluster.broker.fans)
         self._kept: list[tuple[str, list[Kept]]] = []
         self._catchers: dict[str, Catcher] = {}
@@ -98,9 +81,11 @@ class Adoption:
 
     async def run(self) -> int:
         """How many sessions are here now. Raises EtcdError, NatsError."""
-        if not await self._begin():
+        if not await self.heirship.begin():
             return 0
-        keeping = LoopingCall(self._keep_home)
+        self.log.warn("taking over the sessions of node {node}", node=self.name)
+        self._began = self.reactor.seconds()
+        keeping = LoopingCall(self.heirship.keep_home)
         keeping.clock = self.reactor
         keeping.start(1.0).addErrback(lambda failure: None)
         path = os.path.join(self.cluster.config.node.data_dir, f"heir-of-{self.name}.db")
@@ -114,84 +99,6 @@ class Adoption:
                 if os.path.exists(path + end):
                     os.unlink(path + end)
 
-    # -- steps ---------------------------------------------------------------------------------
-
-    async def _begin(self) -> bool:
-        """Be the heir, if nobody is."""
-        cluster, keys = self.cluster, self.cluster.keys
-        heir, copy = keys.heir(self.name), keys.copy(self.name)
-        self._home = cluster.view.home_of(self.name)
-        found = {kv.key: kv for kv in (
-            await cluster.etcd.transaction([], [get(heir), get(copy)])).found}  # fmt: skip
-        then: list[Json] = []
-        before = keys.heir_in(found.get(heir))
-        when = [equals(heir, found[heir].changed) if heir in found else absent(heir)]
-        if before and before.stage != "done":
-            by = cluster.view.members.get(before.by)
-            if by and by.epoch == before.epoch and before.by != cluster.name:
-                return False
-            self._stream, self._subject = before.stream, before.subject
-        elif said := keys.copy_in(found.get(copy)):
-            self._stream, self._subject = said.stream, said.subject
-            when += [absent(keys.node(self.name)), equals(copy, found[copy].changed)]
-            then = [remove(copy)]
-        else:
-            return False
-        if not await self._say("read", when, then):
-            return False
-        self.log.warn("taking over the sessions of node {node}", node=self.name)
-        self._began = self.reactor.seconds()
-        return True
-
-    async def _say(self, stage: str, when: list[Json], then: list[Json]) -> bool:
-        """We are the heir, if nothing has changed, and this far."""
-        cluster, keys = self.cluster, self.cluster.keys
-        said = Heir(self._stream, self._subject, cluster.name, self.epoch, stage)
-        mine = created(keys.node(cluster.name), self.epoch)
-        written = put(keys.heir(self.name), said.dump())
-        answer = await cluster.etcd.transaction([mine, *when], [written, *then])
-        if answer.done:
-            self._changed = answer.revision
-        return answer.done
-
-    async def _go_on(self, stage: str) -> None:
-        """As `_say`, if we are still the heir; however often that has to be asked."""
-        heir = self.cluster.keys.heir(self.name)
-        while True:
-            self._check()
-            try:
-                if await self._say(stage, [equals(heir, self._changed)], []):
-                    return
-                found = (await self.cluster.etcd.transaction([], [get(heir)])).found
-            except EtcdError:
-                await deferLater(self.reactor, _AGAIN)
-                continue
-            now = self.cluster.keys.heir_in(found[0] if found else None)
-            if now is None or (now.by, now.epoch) != (self.cluster.name, self.epoch):
-                raise EtcdError("another node has begun to take them over")
-            self._changed = now.changed
-
-    def _check(self) -> None:
-        if self.stopped or self.cluster.membership.epoch != self.epoch:
-            raise EtcdError("this node is no member any more")
-
-    async def _asked(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """What etcd says, however often it has to be asked, while this node is a member."""
-        while True:
-            self._check()
-            try:
-                return await ask()
-            except EtcdError:
-                await deferLater(self.reactor, _AGAIN)
-
-    async def _keep_home(self) -> None:
-        """What the node had stays its own meanwhile; it may be back, with another lease."""
-        if self._home > 0:
-            try:
-                await self.cluster.etcd.lease_keep(self._home)
-            except EtcdError:
-                pass
-
     async def _fetched(self, path: str) -> bool:
         """Make the file of what the node has left, however often that has to be tried.
 
@@ -201,9 +108,9 @@ class Adoption:
         """
         tries = absent = 0
         while True:
-            self._check()
+            self.heirship.check()
             try:
-                await fetch(self.jetstream, self._stream, self._subject, path)
+                await fetch(self.jetstream, self.heirship.stream, self.heirship.subject, path)
                 return True
             except Missing as error:
                 absent += 1
@@ -223,15 +130,15 @@ class Adoption:
 
     async def _take_over(self, path: str) -> int:
         if not await self._fetched(path):
-            await self._give_up()
+            await self.heirship.give_up()
             return 0
         legacy = Legacy(self.cluster.broker, path)
         try:
             count = await self._take_all(legacy) + self._awaited
         finally:
             legacy.close()
-        await self._go_on("done")
-        await self._clear()
+        await self.heirship.go_on("done")
+        await self.heirship.clear()
         text = "{count} sessions of node {node} are here now, {sent} were sent on; {seconds:.1f} s"
         seconds = self.reactor.seconds() - self._began
         self.log.warn(text, count=count, node=self.name, sent=len(self._sent), seconds=seconds)
@@ -239,23 +146,32 @@ class Adoption:
 
     async def _take_all(self, legacy: Legacy) -> int:
         owned = await self._owned()
-        for kv in owned.values():
-            if self.cluster.keys.owner(kv).node == self.name:
-                self._home = kv.lease
+        self._sort(legacy, owned)
         await self._catch(legacy)
-        await self._go_on("marks")
+        await self.heirship.go_on("marks")
         await self._meet()
-        self._take_kept(legacy)
         self.inheriting.hand_out(self.name, legacy.book, legacy.under_way)
+        self._kept.append(("", await self.inheriting.handed_to(self.name, self.heirship.check)))
+        self._take_kept(legacy)
         count = await self._take_in(legacy, owned)
         await self._send_on(legacy, owned)
         await self._give_back(legacy, owned)
         return count
 
+    def _sort(self, legacy: Legacy, owned: dict[str, Kv]) -> None:
+        """What the node had claimed back of us, and had not had, is still here (`_give_back`)."""
+        for client_id, kv in owned.items():
+            owner, origin, _ = self.cluster.keys.owner(kv)
+            if owner == self.name:
+                self.heirship.home = kv.lease
+                leaves = self.cluster.moves.departures.of.get(client_id)
+                if origin == self.cluster.name and leaves and leaves.to == self.name:
+                    legacy.leave_out(client_id)
+
     async def _owned(self) -> dict[str, Kv]:
         """Who has which client id, by etcd."""
         keys = self.cluster.keys
-        answer = await self._asked(partial(self.cluster.etcd.range_of, keys.own("")))
+        answer = await self.heirship.asked(partial(self.cluster.etcd.range_of, keys.own("")))
         return keys.owned(answer.found)
 
     def _is_left(self, client_id: str, owned: dict[str, Kv]) -> bool:
@@ -295,7 +211,7 @@ class Adoption:
                 await deferLater(self.reactor, 0)
         await cluster.settled(filters)
         while any(cluster.mesh.lacks(each) for each in filters):
-            self._check()
+            self.heirship.check()
             await cluster.settled(filters)
 
     def _mark(self, name: str, link: int, kept: list[Kept], wanted: Wanted) -> None:
@@ -312,24 +228,21 @@ class Adoption:
             0 in marked
             and all(node.number in marked and -node.number in marked for node in nodes.values())
         ):
-            self._check()
+            self.heirship.check()
             self.inheriting.look()
             if self.reactor.seconds() - began > _LATE:
-                missing = [
-                    each.name
-                    for each in nodes.values()
-                    if not {each.number, -each.number} <= marked
-                ]
+                missing = [n for n, at in nodes.items() if not {at.number, -at.number} <= marked]
                 self.log.warn("no mark of {nodes}", nodes=missing)
                 return
             await deferLater(self.reactor, _SOON)
 
     def _take_kept(self, legacy: Legacy) -> None:
+        # By book, which is nobody else's: of a node that is gone as well another gives it.
+        once = {book: have for have, book in legacy.taken_once.values()}
         for name, kept in self._kept:
-            of, had = legacy.taken.get(name, (0, 0))
-            have, book = legacy.taken_once.get(name, (0, 0))
+            marks = once | dict([legacy.taken.get(name, (0, 0))])
             for stream, number, data in kept:
-                if not number or number > {of: had, book: have}.get(stream, 0):
+                if not number or number > marks.get(stream, 0):
                     legacy.take(data)
 
     async def _take_in(self, legacy: Legacy, owned: dict[str, Kv]) -> int:
@@ -337,7 +250,7 @@ class Adoption:
         count = 0
         for at in range(0, len(client_ids), _SLICE):
             some = client_ids[at : at + _SLICE]
-            self._check()
+            self.heirship.check()
             for client_id in some:
                 self._enter(client_id, legacy.state(client_id))
             await self._are_kept()
@@ -356,7 +269,8 @@ class Adoption:
         catcher = self._catchers.pop(client_id)
         if client_id not in broker.sessions:
             self.pending.add(client_id)
-            broker.registry.keep(client_id, 1, state)
+            # What was taken before is over.
+            broker.registry.keep(client_id, self.heirship.changed, state)
             session = broker.sessions.get(client_id)
             if session is not None:
                 queue_more(broker, session, transit.caught(catcher), 0)
@@ -375,8 +289,8 @@ class Adoption:
             when = absent(key) if kv is None else equals(key, kv.changed)
             changes.append(nested(when, put(key, cluster.owners.value_of(client_id), home)))
         while True:
-            self._check()
-            mine = created(keys.node(cluster.name), self.epoch)
+            self.heirship.check()
+            mine = created(keys.node(cluster.name), self.heirship.epoch)
             try:
                 answer = await cluster.etcd.transaction([mine], changes)
             except EtcdError:
@@ -407,7 +321,7 @@ class Adoption:
 
     async def _overtaken(self, client_id: str) -> None:
         """A node has claimed it of the one that is gone, in the moment in which that went."""
-        state = self.cluster.broker.registry.hand_over(client_id, 2)
+        state = self.cluster.broker.registry.hand_over(client_id, LATEST)
         if state is None:
             return
         catcher = self.cluster.moves.transit.catch(client_id, state, True)
@@ -415,7 +329,7 @@ class Adoption:
             return
         catcher.marks = self._marks
         self._catchers[client_id] = catcher
-        found = await self._asked(partial(self.cluster.owners.whose, client_id))
+        found = await self.heirship.asked(partial(self.cluster.owners.whose, client_id))
         del self._catchers[client_id]
         if found is not None and found[1] == self.name:
             if found[0] == self.cluster.name:  # etcd's answer to that may not have come yet
@@ -464,30 +378,12 @@ class Adoption:
             owner, origin, user = self.cluster.keys.owner(kv)
             home = cluster.view.home_of(origin)
             if owner == self.name and client_id not in known and home > 0:
-                key = cluster.keys.own(client_id)
                 value = claimed(origin, "", user)
-                changes.append(nested(equals(key, kv.changed), put(key, value, home)))
+                changes.append(nested(equals(kv.key, kv.changed), put(kv.key, value, home)))
         for at in range(0, len(changes), _SLICE):
-            await self._asked(partial(cluster.etcd.transaction, [], changes[at : at + _SLICE]))
-
-    async def _give_up(self) -> None:
-        """Be the heir of nothing: the node has its store, if it comes back for it."""
-        heir = self.cluster.keys.heir(self.name)
-        when, then = [equals(heir, self._changed)], [remove(heir)]
-        await self._asked(partial(self.cluster.etcd.transaction, when, then))
-        with suppress(NatsError):
-            await self.jetstream.remove(self._stream)
-
-    async def _clear(self) -> None:
-        """What is left of the node."""
-        view = self.cluster.view
-        is_old = self.name not in view.members or view.home_of(self.name) != self._home
-        try:
-            if self._home > 0 and is_old:
-                await self.cluster.etcd.lease_revoke(self._home)
-            await self.jetstream.remove(self._stream)
-        except (EtcdError, NatsError) as error:
-            self.log.warn("{stream} stays: {error}", stream=self._stream, error=str(error))
+            await self.heirship.asked(
+                partial(cluster.etcd.transaction, [], changes[at : at + _SLICE])
+            )
 
     def _let_go(self) -> None:
         """Of what is not ours after all."""
@@ -495,5 +391,5 @@ class Adoption:
             self.cluster.moves.transit.bury(catcher)
         self._catchers.clear()
         for client_id in self.pending:
-            self.cluster.broker.registry.hand_over(client_id, 2)
+            self.cluster.broker.registry.hand_over(client_id, LATEST)
         self.pending.clear()

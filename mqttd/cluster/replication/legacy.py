@@ -22,6 +22,7 @@ from mqttd.broker.broker import Broker
 from mqttd.broker.sessions.records import queue_of, record_of
 from mqttd.cluster.links.nodes import ONCE, TAKEN
 from mqttd.cluster.replication.copying import head_of, whole_of
+from mqttd.cluster.sessions.left import LEFT
 from mqttd.mesh.arriving import Arriving
 from mqttd.mesh.ferry import kept_rows, taken_of
 from mqttd.mesh.frames import number_of
@@ -134,7 +135,7 @@ class Legacy:
 
     def __init__(self, broker: Broker, path: str) -> None:
         self._copy = copy = Copy(path)
-        self._metrics = broker.metrics
+        self._metrics, self._log = broker.metrics, broker.log
         copy.base.execute(
             "DELETE FROM will"
         )  # of those others know, too: `mqttd.cluster.wills.heirs`
@@ -161,6 +162,10 @@ class Legacy:
         }
         #: The same of what comes once: the number of the last and its book.
         self.taken_once: dict[str, tuple[int, int]] = {}
+        #: Sessions that were on their way elsewhere, or there.
+        self.left = {
+            key for (key,) in copy.base.execute("SELECT key FROM kept WHERE plugin = ?", (LEFT,))
+        }
         #: Of which book the node's own numbers are, and what it had for each other node.
         self.book = 0
         self.under_way: dict[str, list[tuple[int, bytes]]] = {}
@@ -186,6 +191,11 @@ class Legacy:
     def client_ids(self) -> list[str]:
         """Whose sessions there are."""
         return list(self.broker.sessions)
+
+    def leave_out(self, client_id: str) -> None:
+        """Where it had left when its node was killed: another has what is later."""
+        if client_id in self.left and self.broker.sessions.pop(client_id, None) is not None:
+            self._log("session not inherited", {"client_id": client_id, "reason": "it had left"})
 
     def take(self, data: bytes) -> None:
         """A message that was kept for the node, with what is said of it."""

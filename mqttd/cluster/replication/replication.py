@@ -26,7 +26,7 @@ from mqttd.cluster.etcd.client import EtcdError, created, put, remove
 from mqttd.cluster.etcd.keys import Copy, Heir
 from mqttd.cluster.etcd.reading import Said
 from mqttd.cluster.links.tls import nats_access
-from mqttd.cluster.replication.adoption import Adoption
+from mqttd.cluster.replication.adoption import LATEST, Adoption
 from mqttd.cluster.replication.copying import Copying
 from mqttd.cluster.replication.inheriting import Inheriting
 from mqttd.cluster.replication.share import Share
@@ -50,8 +50,6 @@ _TOGETHER: Final = 2.0
 _AGAIN: Final = 0.5
 #: Seconds until it is tried again to take a node over.
 _LATER: Final = 2.0
-#: The epoch of an ownership that is later than any.
-_LATEST: Final = 1 << 62
 
 
 class Replication:
@@ -158,7 +156,7 @@ class Replication:
         if self._looking.running:
             self._looking.stop()
         for adoption in self.adoptions.values():
-            adoption.stopped = True
+            adoption.heirship.stopped = True
         self.copying.end()
         self.nats.stop()
 
@@ -203,7 +201,7 @@ class Replication:
         registry, sessions = self.cluster.broker.registry, self.cluster.broker.sessions
         count = len(sessions)
         for client_id in list(sessions):
-            registry.hand_over(client_id, _LATEST)
+            registry.hand_over(client_id, LATEST)
         self.cluster.owners.owned.clear()
         kept: Deferred[None] = Deferred()
         self.cluster.broker.journal.when_kept(lambda: kept.callback(None))

@@ -4,6 +4,7 @@
     it is back, with its store        --> filters and messages are the new one's, in their order
     it has told its own filters       --> those that it does not want any more go
     its home is gone                  --> so is all of that, and counted
+    and we were, as it was taken over --> its heir has not had what we have: QoS 1 goes there
 
 What had been sent to it and not acknowledged it may have: it says how much, when it is linked
 (`mqttd.cluster.links.nodes`), and the rest is sent again. QoS 2 is kept in the store meanwhile, too
@@ -55,6 +56,16 @@ class Absent:
             del mesh.nodes[node.name]
         self.nodes[node.name] = node
         self.began[node.name] = mesh.broker.now
+
+    def hand_on(self, node: Node, to: Node) -> None:
+        """This node is awaited no more, and who has taken it over has not had what is here for it.
+
+        Of QoS 1, which may come twice: others there may have had it, or it has.
+        """
+        for data in node.ferry.drop():
+            if _qos(data) == 1:
+                to.ferry.keep(data)
+        self.mesh.broker.perform_later()
 
     def end(self, name: str) -> int:
         """It is awaited no more: how many messages were kept for it."""

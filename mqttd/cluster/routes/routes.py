@@ -5,8 +5,9 @@
                    '-- not within `UNSEEN` s: they are slow, and hear of it later
     not settled within `MOST_WAIT` s --> refused, 0x83 or 0x80
 
-Promise: one writer, one order; a chunk is written again until etcd has said that it has it, which
-changes nothing where it had it already. Filters are settled in the order in which they came, so who
+Promise: one writer, one order; a chunk is written again until etcd has said that it has it, if it
+has not: what was asked in vain may come there later, behind others, and is not done then, since who
+watches would take it for the last word. Filters are settled in the order in which they came, so who
 waits for many waits for the last of them.
 """
 
@@ -21,7 +22,18 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
 from mqttd.broker.routing.abroad import Taken
-from mqttd.cluster.etcd.client import Etcd, EtcdError, created, put, remove_below
+from mqttd.cluster.etcd.client import (
+    Answer,
+    Etcd,
+    EtcdError,
+    Json,
+    absent,
+    created,
+    equals,
+    get,
+    put,
+    remove_below,
+)
 from mqttd.cluster.etcd.filling import FilterPace
 from mqttd.cluster.etcd.keys import Keys
 from mqttd.cluster.links.nodes import NodeMesh
@@ -74,8 +86,9 @@ class Routes:
         self.chunks = Chunks({})
         self._epoch = 0
         self._lease = 0
-        #: The revision of the last chunk.
+        #: The revision of the last chunk, and that it is there.
         self.revision = 0
+        self._before: list[Json] = []
         self._busy = False
         #: Not seen by all yet; up to which coming they are settled.
         self._accepted: deque[_Accepted] = deque()
@@ -93,7 +106,7 @@ class Routes:
 
     def begin(self, epoch: int, lease: int) -> None:
         """We are a member, with keys under this lease: nothing is written yet."""
-        self._epoch, self._lease = epoch, lease
+        self._epoch, self._lease, self._before = epoch, lease, []
         unsettled = self.mesh.unsettled
         self.chunks = Chunks({each: unsettled.get(each, 0) for each in self.mesh.filters})
         self._go()
@@ -130,14 +143,14 @@ class Routes:
             if not change.value:
                 self._take(self.revision, change)
                 continue
-            then = [put(self.keys.route(self.name, epoch, chunks.number), change.value, lease)]
+            key = self.keys.route(self.name, epoch, chunks.number)
+            then = [put(key, change.value, lease)]
             if change.below:
                 start = self.keys.route(self.name, epoch, 0)
                 then.append(remove_below(start, self.keys.route(self.name, epoch, change.below)))
-            fence = created(self.keys.node(self.name), epoch)
             while True:
                 try:
-                    answer = await self.etcd.transaction([fence], then)
+                    answer = await self._put(key, then, epoch)
                     break
                 except EtcdError as error:
                     self.failed(str(error))
@@ -153,9 +166,22 @@ class Routes:
                 break
             pause = _FIRST
             chunks.done(change)
-            self.revision = answer.revision
+            self.revision, self._before = answer.revision, [equals(key, answer.revision)]
             self._take(answer.revision, change)
         self._busy = False
+
+    async def _put(self, key: bytes, then: list[Json], epoch: int) -> Answer:
+        """Write a chunk behind the last one, unless it is there; in which revision."""
+        node = self.keys.node(self.name)
+        when, read = [created(node, epoch), absent(key)], [get(node), get(key)]
+        for before in (self._before, []):  # somebody may have taken the last one away
+            answer = await self.etcd.transaction([*when, *before], then, read)
+            found = {kv.key: kv for kv in answer.found}
+            if not answer.done and key in found:
+                return Answer(True, found[key].changed)
+            if answer.done or node not in found or found[node].created != epoch:
+                break
+        return answer
 
     # -- who waits -----------------------------------------------------------------------------
 

@@ -109,6 +109,9 @@ class View:
         #: Nodes that were put out; those that have been there since this one is.
         self.outs: set[str] = set()
         self.seen: set[str] = set()
+        #: When all was read last, a node was not there any more that had been, or has come since
+        #: that we had not heard of: what it had claimed of us may have gone with its lease.
+        self.missed = False
         #: All is being read again: what cannot be read is not all known.
         self._reads = False
 
@@ -134,6 +137,11 @@ class View:
         member = self.members.get(name)
         return member.lease if member is not None else 0
 
+    def is_of(self, name: str, epoch: int) -> bool:
+        """Whether a node is there, since this epoch."""
+        member = self.members.get(name)
+        return member is not None and member.epoch == epoch
+
     def rank(self) -> int:
         """How many nodes come before this one."""
         return sum(1 for name in self.members if name < self.name)
@@ -154,7 +162,7 @@ class View:
         copies: dict[str, Copy] = {}
         outs: set[str] = set()
         self.reading.again()
-        self._reads = True
+        self._reads, came = True, 0
         size = 0
         for kv in found:
             size += len(kv.key) + len(kv.value)
@@ -185,7 +193,11 @@ class View:
                 taken.append(said)
             elif kind == "home":
                 homes[node] = what
+                came = max(came, kv.changed if node != self.name else 0)
         self._reads = False
+        before = {(each.name, each.epoch) for each in self.members.values()}
+        gone = before - {(each.name, each.epoch) for each in members.values()}
+        self.missed = bool(gone) or came > self.mesh.applied > 0
         given_up = self.homes.keys() - homes.keys()
         given_up |= {name for name in self.heirs if self.is_taken_over(name)}
         self.homes, self.heirs, self.copies, self.outs = homes, heirs, copies, outs
@@ -300,6 +312,7 @@ class View:
     def _given_up(self, name: str) -> None:
         if self.is_taken_over(name):
             return  # when that is done
+        self._hand_on(self.absent.nodes.get(name))
         self.follower.given_up(name, self.absent.end(name) + self.mesh.forget(name))
 
     def tick(self) -> None:
@@ -346,8 +359,18 @@ class View:
         node = self.mesh.nodes.get(member.name)
         lost = 0
         if node is not None:
-            if member.name in self.homes:
+            heir = self.heirs.get(member.name)
+            is_over = heir is not None and heir.stage == "done" and heir.changed > member.epoch
+            if not is_over and (member.name in self.homes or self.is_taken_over(member.name)):
                 self.absent.begin(node)
             else:
+                self._hand_on(node)
                 lost = self.mesh.leave(node)
         self.follower.left(member, node, lost)
+
+    def _hand_on(self, node: Node | None) -> None:
+        """A node is awaited no more; where we have given its heir nothing, that has it now."""
+        heir = None if node is None else self.heirs.get(node.name)
+        by = self.mesh.nodes.get("" if heir is None else heir.by)
+        if node is not None and by is not None:
+            self.absent.hand_on(node, by)

@@ -3,6 +3,7 @@
     a lease has ended, `session.owner` is another --> all that is here is claimed anew; what another
                                                       has goes to who has taken it from here, though
                                                       we have not heard of that, else to that one
+    it had left when we were killed               --> leaves again, and is asked for: `Left`
     a new session that outlasts its connection    --> waits for this node: under its home
     one has come, and etcd does not say whose     --> it says so when our store has it
     an end that was not written, a claim whose
@@ -16,17 +17,32 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import islice
 from typing import Any, Final, Protocol
 
 from twisted.internet.defer import Deferred, DeferredLock
 
-from mqttd.cluster.etcd.client import Etcd, Json, Kv, absent, equals, get, nested, put, remove
+from mqttd.cluster.etcd.client import (
+    Etcd,
+    EtcdError,
+    Json,
+    Kv,
+    absent,
+    equals,
+    get,
+    nested,
+    put,
+    remove,
+)
 from mqttd.cluster.etcd.keys import Keys, Owner, owner_of
+from mqttd.cluster.etcd.many import Many
 from mqttd.cluster.sessions.moves import Moves
+from mqttd.cluster.sessions.tried import Tried
+from mqttd.cluster.wills.willed import end_for_another
 from mqttd.session.session import Session
+from mqttd.types import SessionState
 
 __all__ = ["Amends"]
 
@@ -40,6 +56,7 @@ class _Owners(Protocol):
     """See `mqttd.cluster.sessions.owners.Owners`."""
 
     etcd: Etcd
+    many: Many
     name: str
     keys: Keys
     reactor: Any
@@ -50,6 +67,8 @@ class _Owners(Protocol):
     sessions: Mapping[str, Session]
     moves: Moves
     turns: dict[str, DeferredLock]
+    tried: Tried
+    hand_over: Callable[..., SessionState | None]
 
     def user(self, client_id: str, username: str | None) -> str:
         """Whose a session is, for etcd."""
@@ -60,14 +79,11 @@ class _Owners(Protocol):
     def lease_of(self, client_id: str) -> int:
         """Under which lease it is to say that."""
 
-    def is_elsewhere(self, client_id: str, owner: str, revision: int) -> None:
-        """Another node has it."""
+    def is_elsewhere(self, client_id: str, owner: str, revision: int, of: str) -> None:
+        """Another node has it, which has claimed it of this one."""
 
     def taken(self, client_id: str, by: str, revision: int) -> None:
         """A node has claimed it of this one."""
-
-    async def let_go(self, client_id: str, revision: int) -> None:
-        """Etcd is to say no more that this is ours."""
 
 
 class Amends:
@@ -79,6 +95,8 @@ class Amends:
         self.said: dict[str, str] = {}
         #: Of those, what went under the lease, by which nothing outlasts this node.
         self.brief: set[str] = set()
+        #: And what nobody had, and went under our home: etcd says all of it.
+        self.lasting: set[str] = set()
         #: Those that are to be written anew; whether only if they are to stay.
         self._anew: dict[str, bool] = {}
         #: Those that have ended, or may have; the revision in which they were ours, 0: not known.
@@ -92,32 +110,60 @@ class Amends:
         owners, lost = self.owners, 0
         for at in range(0, len(client_ids), _MANY):
             some = {owners.keys.own(each): each for each in client_ids[at : at + _MANY]}
+            before = {each: owners.owned.get(each, 0) for each in some.values()}
             found = (await owners.etcd.transaction([], [get(key) for key in some])).found
             held = {kv.key: kv for kv in found}
             wanted: list[tuple[str, Json, Json]] = []
-            elsewhere: list[tuple[str, str, int]] = []
+            elsewhere: list[tuple[str, Owner, int]] = []
             for key, client_id in some.items():
+                if not self._is_as(client_id, before[client_id]):
+                    continue  # it has left, or was claimed, since that was asked
                 kv = held.get(key)
                 said = self.said.get(client_id, "")
                 known = Owner("", "", said) if kv is None else owners.keys.owner(kv)
                 lease = owners.lease_of(client_id)
                 value = owners.value_of(client_id, known.user)
+                changed = 0 if kv is None else kv.changed
+                was_away = not changed or (known.node == owners.name and known.origin)
+                if was_away and self.leave_again(client_id, known.origin, changed):
+                    continue
                 if kv is not None and known.node not in (owners.name, ""):
-                    elsewhere.append((client_id, known.node, kv.changed))
+                    elsewhere.append((client_id, known, kv.changed))
                 elif (
                     known.node and kv is not None and kv.lease == lease
                     and known.user == owner_of(value).user
                 ):  # fmt: skip
-                    self._is_ours(client_id, kv.changed)
+                    self._is_ours(client_id, kv.changed, before[client_id])
                 else:
                     when = absent(key) if kv is None else equals(key, kv.changed)
                     wanted.append((client_id, when, put(key, value, lease)))
             await self._let_go(elsewhere)
-            await self._put_all(wanted)
+            await self._put_all(wanted, before)
             lost += len(elsewhere)
+        owners.moves.seen()  # who waits for what is on its way here has it, or not
         return lost
 
-    async def _let_go(self, some: list[tuple[str, str, int]]) -> None:
+    def leave_again(self, client_id: str, of: str = "", revision: int = 0) -> bool:
+        """What our store has of one that had left when we were killed leaves again, if it had.
+
+        of: of whom we have claimed it since, in this revision; empty: of that one, if at all, as
+        far as is known (`Tried`).
+        """
+        owners = self.owners
+        found = owners.moves.transit.left.of(client_id)
+        if found is None or client_id not in owners.sessions:
+            return False
+        state = end_for_another(owners.moves, owners.hand_over, client_id, found[1])
+        if state is None:
+            return False
+        owners.tried.claims(client_id, *found)
+        owners.moves.hand(client_id, *found, state, doubt=True)
+        if of:
+            before = "" if of == found[0] else found[0]
+            owners.moves.arrivals.suppose(client_id, of, revision - 1, revision, before)
+        return True
+
+    async def _let_go(self, some: list[tuple[str, Owner, int]]) -> None:
         """These go to who has taken them from us, if etcd says who: others ask that one for them.
 
         Who has them by now may have been told so already, and have claimed them anew.
@@ -132,49 +178,62 @@ class Amends:
             if kv is not None and kv.changed > ours:
                 owners.taken(client_id, kv.value.decode(errors="replace"), kv.changed)
             elif revision > ours:
-                owners.is_elsewhere(client_id, owner, revision)
+                owners.is_elsewhere(client_id, owner.node, revision, owner.origin)
 
-    async def _put_all(self, wanted: list[tuple[str, Json, Json]]) -> None:
-        """Each of these, if its condition holds."""
+    async def _put_all(self, wanted: list[tuple[str, Json, Json]], before: dict[str, int]) -> None:
+        """Each of these, if its condition holds; `before`: as what they were known to be ours."""
         if not wanted:
             return
         owners = self.owners
         answer = await owners.etcd.transaction([], [nested(when, then) for _, when, then in wanted])
         for (client_id, _, _), done in zip(wanted, answer.nested, strict=True):
             if done:
-                self._is_ours(client_id, answer.revision)
-            elif client_id in owners.owned:
+                self._is_ours(client_id, answer.revision, before[client_id])
+            elif owners.owned.get(client_id) == before[client_id]:
                 del owners.owned[client_id]  # who has claimed it has told us, or is about to
 
-    def _is_ours(self, client_id: str, revision: int) -> None:
+    def _is_as(self, client_id: str, before: int) -> bool:
+        """Whether it is here, or comes, as it did when etcd was asked: that may be a while ago."""
+        owners = self.owners
+        is_here = client_id in owners.sessions or owners.moves.arrivals.pending(client_id)
+        return owners.owned.get(client_id, 0) == before and bool(before or is_here)
+
+    def _is_ours(self, client_id: str, revision: int, before: int) -> None:
         if self._is_over(client_id):
             self.ended(client_id, revision)  # meanwhile
-        else:
+        elif self._is_as(client_id, before):
             self.owners.owned[client_id] = revision
-            self.owners.moves.arrivals.renewed(client_id, revision)
+            self.owners.moves.transit.left.over(client_id)
+            self.owners.moves.arrivals.renewed(client_id, revision, self.owners.lease)
 
     # -- what has come, and stays ----------------------------------------------------------------
 
-    def claimed(self, client_id: str, user: str, lasts: bool) -> None:
-        """It is ours, this user's by etcd, and has no session here yet; `lasts`: by our home."""
+    def claimed(self, client_id: str, user: str, lasts: bool, new: bool) -> None:
+        """It is ours, this user's by etcd, and has no session here yet; `lasts`: by our home;
+        `new`: nobody had it."""
         self.said[client_id] = user
         if not lasts:
             self.brief.add(client_id)
+        elif new:
+            self.lasting.add(client_id)
 
     def forget(self, client_id: str) -> None:
         """It is ours no more."""
         self.said.pop(client_id, None)
         self.brief.discard(client_id)
+        self.lasting.discard(client_id)
 
     def entered(self, session: Session, with_state: bool) -> None:
         """A session is here."""
         owners, client_id = self.owners, session.client_id
         said, brief = self.said.get(client_id), client_id in self.brief
+        anew = brief or not (with_state or client_id in self.lasting)
         self.forget(client_id)
+        owners.tried.is_here(client_id, owners.owned.get(client_id, 0))
         if said is not None and said != owners.user(client_id, session.username):
             journal = session.server.journal
             journal.when_kept(partial(self._write_later, client_id, False))
-        elif (brief or not with_state) and owners.home != owners.lease and not owners.all_lasts:
+        elif anew and owners.home != owners.lease and not owners.all_lasts:
             self._write_later(client_id, True)
 
     def _write_later(self, client_id: str, stays: bool, seconds: float = 0) -> None:
@@ -218,9 +277,19 @@ class Amends:
                 if done and owners.owned.get(client_id) == before[client_id]:
                     owners.owned[client_id] = answer.revision
                 elif done and client_id not in owners.owned:
-                    await owners.let_go(client_id, answer.revision)  # it has ended meanwhile
+                    await self.let_go(client_id, answer.revision)  # it has ended meanwhile
 
     # -- what has ended --------------------------------------------------------------------------
+
+    async def let_go(self, client_id: str, revision: int) -> None:
+        """Etcd is to say no more that this is ours; later, where it does not answer."""
+        owners, key = self.owners, self.owners.keys.own(client_id)
+        try:
+            if not owners.lease:
+                raise EtcdError("etcd does not answer")
+            await owners.many.transaction([equals(key, revision)], [remove(key)])
+        except EtcdError:
+            self.ended(client_id, revision)
 
     def ended(self, client_id: str, revision: int = 0) -> None:
         """Etcd may say that it is ours, in this revision (0: that is not known), and it is not."""

@@ -8,27 +8,38 @@
     its node is gone --> it waits while that node is awaited, and begins anew with what that has
                      --> else it goes on with what has come
     its node has nothing --> who had it before that node is asked: it may not have come there
+                         --> then all are: who was killed since does not know whom it had asked
+    another node sends it --> that may be back with an older copy: it counts if these have nothing
 
 Promise: what has come is given to who waits for it, kept, or sent on; never dropped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 
-from mqttd.broker.sessions.records import Making, groups_of, queue_more
+from mqttd.broker.sessions.records import queue_more
 from mqttd.cluster.etcd.client import EtcdError
 from mqttd.cluster.links.nodes import Node
 from mqttd.cluster.sessions.catcher import Catcher
 from mqttd.cluster.sessions.coming import Coming
-from mqttd.cluster.sessions.packets import head_of, read
+from mqttd.cluster.sessions.expected import Expected
+from mqttd.cluster.sessions.packets import read
 from mqttd.cluster.sessions.remains import Remains
-from mqttd.cluster.sessions.transit import DONE, MARK, MARKS, WANT, Transit, cancel, sending_of
-from mqttd.session.ground.wheel import milliseconds
+from mqttd.cluster.sessions.transit import (
+    DONE,
+    LOOK,
+    MARK,
+    MARKS,
+    WANT,
+    Transit,
+    cancel,
+    sending_of,
+)
 from mqttd.session.session import Session
 from mqttd.types import SessionState
 
@@ -38,7 +49,7 @@ __all__ = ["Arrivals"]
 ENTERS: Final = 10.0
 
 
-class Arrivals:
+class Arrivals(Expected):
     """Those of the node `name`.
 
     `settled` waits until other nodes know filters; `at` says the revision of etcd in which this
@@ -52,16 +63,15 @@ class Arrivals:
         settled: Callable[[list[str]], Awaitable[None]],
         at: Callable[[], int],
     ) -> None:
+        super().__init__()
         self.transit = transit
         self.name = name
         self.settled = settled
         self.at = at
         self.log = Logger(namespace="mqttd.cluster")
-        self.of: dict[str, Coming] = {}
         #: Set by who makes this: goes on to another node, and what to do when it is there; nobody
-        #: waits for it; it is finished when our tables are those of its claim; a session that was
-        #: entered is another node's by now; by which lease the sessions of a node wait for it, and
-        #: by which it is there itself.
+        #: waits for it; it is finished when our tables are those of its claim; one that is here is
+        #: another's by now; by which lease a node's sessions wait for it, and it is there itself.
         self.goes: Callable[
             [str, tuple[str, int], SessionState | None, Remains, Catcher | None], object
         ]
@@ -70,87 +80,27 @@ class Arrivals:
         self.overtaken: Callable[[str, str, int], object] = lambda *_: None
         self.home_of: Callable[[str], int] = lambda name: -1
         self.brief_of: Callable[[str], int] = lambda name: 0
+        #: Who had one before the node of which we may have claimed it last.
+        self.before: Callable[[str, str], str] = lambda *_: ""
         #: Whether somebody takes over what a node has left, or is about to.
         self.is_left: Callable[[str], bool] = lambda name: False
         #: What was to leave this node, for who had claimed it before this revision, and has not;
         #: with who catches what comes for it from now on, and what the store keeps of both.
         self.back: Callable[[str, int], tuple[SessionState, Catcher | None, Remains | None] | None]
 
-    def __len__(self) -> int:
-        return len(self.of)
-
-    def _all(self) -> Iterator[tuple[str, Coming]]:
-        for client_id in list(self.of):
-            for comes in self.line(client_id):
-                yield client_id, comes
-
-    def line(self, client_id: str) -> Iterator[Coming]:
-        """Those of a client id, the newest first."""
-        comes = self.of.get(client_id)
-        while comes is not None:
-            yield comes
-            comes = comes.older
-
-    def find(self, client_id: str, revision: int) -> Coming | None:
-        """The one that was claimed in this revision."""
-        comes = self.of.get(client_id)
-        while comes is not None and revision not in (comes.revision, comes.by):
-            comes = comes.older
-        return comes
-
-    def _unlink(self, client_id: str, comes: Coming) -> None:
-        cancel(comes.late)
-        comes.late = None
-        newest = self.of.get(client_id)
-        if newest is comes:
-            if comes.older is None:
-                del self.of[client_id]
-            else:
-                self.of[client_id] = comes.older
-            return
-        while newest is not None and newest.older is not comes:
-            newest = newest.older
-        if newest is not None:
-            newest.older = comes.older
-
     # -- who waits -----------------------------------------------------------------------------
 
-    def pending(self, client_id: str) -> int:
-        """The revision of what was claimed last and nobody has been given; 0 for none."""
-        comes = self.of.get(client_id)
-        return 0 if comes is None or comes.taken or comes.next is not None else comes.by
-
-    def renewed(self, client_id: str, revision: int) -> None:
-        """A client id is ours by this revision, since we are a member anew."""
-        if self.pending(client_id):
-            self.of[client_id].by = revision
-
-    def origin_of(self, client_id: str) -> str:
-        """From where one comes that nobody has been given; empty: none does."""
-        return self.of[client_id].origin if self.pending(client_id) else ""
-
-    def expect(self, client_id: str, origin: str, revision: int) -> Coming:
-        """A session comes from this node, claimed in this revision."""
-        comes = self.find(client_id, revision)
-        if comes is None:
-            newest = self.of.get(client_id)
-            if newest is None or newest.revision < revision:
-                comes = self.of[client_id] = Coming(origin, revision, newest)
-            else:
-                while newest.older is not None and newest.older.revision > revision:
-                    newest = newest.older
-                comes = newest.older = Coming(origin, revision, newest.older)
-        return comes
-
-    def suppose(self, client_id: str, origin: str, since: int, revision: int) -> None:
+    def suppose(
+        self, client_id: str, origin: str, since: int, revision: int, before: str = ""
+    ) -> None:
         """One was claimed of this node in a revision that etcd has not told, this at the latest.
 
         So it is asked by this one: that there is nothing is for that node to say. What was claimed
         before, and may have come another way, says nothing of it.
         """
         if not any(since < each.by <= revision for each in self.line(client_id)):
-            comes = self.expect(client_id, origin, revision)
-            comes.lasts = True
+            comes = self.expect(client_id, origin, revision, True)
+            comes.before = before
             node = self.transit.mesh.nodes.get(origin)
             if node is not None:
                 self.transit.say(node, WANT, client_id, revision)
@@ -172,14 +122,6 @@ class Arrivals:
         if comes is not None:
             comes.waits = None
 
-    def missed(self, client_id: str, revision: int) -> bool:
-        """Somebody has waited in vain for one that is expected; whether that is the first time."""
-        comes = self.find(client_id, revision)
-        if comes is None or comes.missed:
-            return False
-        comes.missed = True
-        return True
-
     def passed(self, client_id: str, by: str, revision: int) -> bool:
         """A node has claimed it in this revision, after us: it goes on when it is here.
 
@@ -190,8 +132,10 @@ class Arrivals:
             comes = comes.older
         if comes is None:
             return False
-        if comes.next is None or comes.next[1] < revision:
-            comes.next = (by, revision)
+        before, after = sorted([comes.next or (by, revision), (by, revision)], key=lambda to: to[1])
+        comes.next = after
+        if before[1] < after[1]:
+            self.transit.tell_look(before[0], client_id, before[1])  # nothing goes there
         if comes.whole and not comes.taken:
             self.goes_on(client_id, comes)
         return True
@@ -201,9 +145,10 @@ class Arrivals:
         assert comes.next is not None
         self._unlink(client_id, comes)
         comes.unmake()
-        state, catcher = comes.state, comes.catcher
+        catcher = comes.catcher
+        state = None if comes.state is None else self.transit.with_caught(comes.state, catcher)
         if state is not None:
-            state = self.transit.with_caught(state, catcher)
+            self._outlived(client_id, comes.older)
         waits, comes.waits = comes.waits, None
         # Until it is there, who had it has: a node that is killed knows nothing of it.
         kept = comes.remains or Remains(lambda numbers: self._done(client_id, comes))
@@ -213,30 +158,63 @@ class Arrivals:
 
     # -- it comes ------------------------------------------------------------------------------
 
-    def state(self, node: Node, client_id: str, revision: int, fields: list[bytes]) -> None:
-        """What was sent of it first; nothing where there is nothing."""
-        comes = self.expect(client_id, node.name, revision)
-        comes.revision = revision
+    def state(
+        self, node: Node, client_id: str, revision: int, fields: list[bytes], of: str = ""
+    ) -> None:
+        """What was sent of it first; nothing where there is nothing. `of`: of whom we have claimed
+        it; empty: that is not known."""
+        comes = self.find(client_id, revision)
+        if comes is None:
+            asked = self.transit.mesh.nodes.get(of)
+            if asked is not None and asked is not node:
+                self.transit.say(asked, WANT, client_id, revision)  # we, or it, may be here anew
+            comes = self.expect(client_id, of or node.name, revision, True)  # as far as is known
+            comes.before = self.before(client_id, comes.origin)
+        if comes.is_nothing and fields:
+            comes.whole, comes.origin = False, node.name  # it had not come to who has said so
         new = comes.state is None or comes.again
         known = node.name in (comes.origin, comes.owner)
         if comes.whole or not (new or (fields and known)):
             if fields and not known:
                 self.transit.say(node, DONE, client_id, revision)  # what is here is newer
             return
-        if not fields:
-            if node.name == comes.origin:  # else it has said so before
-                self.nothing(client_id, comes)
-            return
+        if not fields and node.name == comes.origin:  # else it has said so before
+            self.nothing(client_id, comes)
+        elif fields and not known and self._may_send(comes):
+            comes.offer = node, revision, fields
+        elif fields:
+            self._take(node, client_id, comes, revision, fields)
+
+    def _may_send(self, comes: Coming) -> bool:
+        """Whether who has it is to say what it has, and nobody in its place.
+
+        What another has, that is back, may be older: it had not heard that it went on from there.
+        """
+        is_there = comes.origin in self.transit.mesh.nodes or self._awaits(comes, comes.origin)
+        return is_there and not self.is_left(comes.origin)
+
+    def decline(self, client_id: str, comes: Coming, why: bytes = DONE) -> None:
+        """What another has offered is not wanted."""
+        offer, comes.offer = comes.offer, None
+        if offer is not None:
+            self.transit.say(offer[0], why, client_id, offer[1])
+
+    def _take(
+        self, node: Node, client_id: str, comes: Coming, revision: int, fields: list[bytes]
+    ) -> None:
+        """This is what there is of it."""
+        self.decline(client_id, comes)
+        new = comes.state is None or comes.again
         before = self.transit.mesh.nodes.get(comes.origin)
         if not new and before is not None and before is not node:
             self.transit.say(before, DONE, client_id, revision)  # it has begun anew, and is older
         comes.origin = node.name  # who had it may have died before it came to him
+        comes.revision = revision
         # Sent again it is in place of what was sent before, with what was caught since.
         state = SessionState(fields[0], tuple(fields[1:]), revision)
         catcher = self.transit.catch(client_id, state, True)
         self._begin(comes, state, catcher)
-        self._begin_making(client_id, comes)
-        self._make(comes, state.queue)
+        comes.make(self.transit.broker, client_id)
         if catcher is None:
             self.finish(client_id, comes)
             return
@@ -245,15 +223,14 @@ class Arrivals:
 
     def _begin(self, comes: Coming, state: SessionState, catcher: Catcher | None) -> None:
         """This is what there is of it; of what had come before, its node had all."""
-        before = comes.catcher
+        if comes.catcher is not None:
+            self.transit.bury(comes.catcher)
         cancel(comes.late)
         comes.late = None
         comes.state, comes.more, comes.catcher = state, [], catcher
         comes.unmake()
         comes.again, comes.known, comes.has_tail = False, -1, False
         comes.sending = sending_of(state.record)
-        if before is not None:
-            self.transit.bury(before)
 
     def awaited_of(self, origin: str) -> list[tuple[str, int]]:
         """Sessions that were claimed of a node, and are still wanted of it: in which revision."""
@@ -272,29 +249,53 @@ class Arrivals:
         if comes is None or comes.whole or (comes.state is not None and not comes.again):
             self.transit.bury(catcher)
             return
+        self.decline(client_id, comes)
         self._begin(comes, state, catcher)
         self.finish(client_id, comes)
 
     def nothing(self, client_id: str, comes: Coming) -> None:
         """Its node has nothing of it."""
         if comes.state is not None:
+            self.decline(client_id, comes)
             self.finish(client_id, comes)  # any more
             return
-        before, comes.before = comes.before, ""
+        before = comes.asked_next(self.name)
         node = self.transit.mesh.nodes.get(before)
         if node is not None:
-            comes.origin = before
             self.transit.say(node, WANT, client_id, comes.revision)
+        if node is not None or (before not in ("", self.name) and self._awaits(comes, before)):
+            comes.origin = before
+            return
+        if comes.offer is not None:
+            offer, comes.offer = comes.offer, None
+            self._take(offer[0], client_id, comes, *offer[1:])
             return
         found = self.back(client_id, comes.revision)  # it may be on its way from here
         if found is not None:
             comes.state, comes.catcher, comes.remains = found
             comes.was_here = True
+        elif comes.older is not None and not comes.older.taken:
+            self._succeeds(client_id, comes, comes.older)
+            return
+        elif comes.asks_all(self.transit.mesh.nodes):
+            self.nothing(client_id, comes)
+            return
         self.finish(client_id, comes)
 
-    def drop(self, client_id: str, comes: Coming) -> None:
-        """It is not ours by etcd, and who had it sends it to who has it by now."""
+    def _succeeds(self, client_id: str, comes: Coming, older: Coming) -> None:
+        """What was claimed before this one, and is still awaited, is all that there may be."""
+        self._unlink(client_id, comes)
+        if older.next is not None and older.next != comes.next:
+            self.transit.tell_look(older.next[0], client_id, older.next[1])  # nothing goes there
+        older.is_for(comes)
+        if older.whole:
+            self._over(client_id, older)
+
+    def drop(self, client_id: str, comes: Coming, found: tuple[str, str, int]) -> None:
+        """It is not ours by etcd, and who had it sends it to who has it by now, as was `found`."""
         if not comes.taken and any(each is comes for each in self.line(client_id)):
+            if found[1] == self.name:  # of us, and we have not heard so
+                comes.next = comes.next or (found[0], found[2])
             self._forget(client_id, comes)
             waits, comes.waits = comes.waits, None
             if waits is not None:
@@ -302,19 +303,22 @@ class Arrivals:
 
     def _forget(self, client_id: str, comes: Coming) -> None:
         self._unlink(client_id, comes)
+        of = [comes.origin, *([] if comes.offer is None else [comes.offer[0].name]), *comes.asks]
+        self.decline(client_id, comes, LOOK)
         comes.unmake()
         if comes.catcher is not None:
             self.transit.bury(comes.catcher)
+        if comes.next is not None:
+            self.transit.tell_look(comes.next[0], client_id, comes.next[1], *dict.fromkeys(of))
+        elif client_id in self.of:
+            self.of[client_id].asks.extend(of)  # it is for a later one of ours
 
     def brought_back(self, client_id: str, revision: int) -> None:
         """The node that it was claimed of is gone, and had not had all of it from here."""
         comes = self.find(client_id, revision)
         if comes is not None and not comes.whole and comes.state is None:
-            comes.before = ""
+            comes.before, comes.asks = "", []
             self.nothing(client_id, comes)
-
-    def _is_coming(self, client_id: str, comes: Coming) -> bool:
-        return self.find(client_id, comes.revision) is comes and not comes.whole
 
     async def _meet(self, client_id: str, comes: Coming, catcher: Catcher) -> None:
         mesh = self.transit.mesh
@@ -328,7 +332,8 @@ class Arrivals:
         await past
         if not self._is_coming(client_id, comes) or comes.catcher is not catcher:
             return
-        comes.known = self.at()
+        origin = mesh.nodes.get(comes.origin)  # who does not know it yet has no mark for it
+        comes.known = max(self.at(), 0 if origin is None else origin.epoch)
         for node in mesh.nodes.values():
             self._ask(node, client_id, comes)
         self.marked(client_id, comes.revision, 0, comes.sending)
@@ -354,7 +359,7 @@ class Arrivals:
             return
         if not comes.has_tail and not comes.whole and fields[0] == comes.sending:
             comes.more.extend(fields[1:])
-            self._make(comes, fields[1:])
+            comes.take(fields[1:])
 
     def tail(self, node: Node, client_id: str, revision: int, packets: list[bytes]) -> None:
         """What the old node has caught."""
@@ -363,24 +368,9 @@ class Arrivals:
             return
         if not comes.has_tail:
             comes.more.extend(packets)
-            self._make(comes, packets)
+            comes.take(packets)
             comes.has_tail = True
             self._complete(client_id, comes)
-
-    def _begin_making(self, client_id: str, comes: Coming) -> None:
-        broker, catcher, state = self.transit.broker, comes.catcher, comes.state
-        head = None if state is None else head_of(state)
-        if head is not None and catcher is not None:
-            comes.making = Making(broker, client_id, head.username, head.window)
-            if head.expiry:
-                comes.making.begin()
-            comes.written_at, comes.groups = head.written_at, groups_of(broker, catcher)
-
-    def _make(self, comes: Coming, packets: Sequence[bytes]) -> None:
-        """Queue what has come now: all of a long queue is more than a turn has."""
-        if comes.making is not None:
-            late = self.transit.broker.clock() // 1_000_000 - comes.written_at
-            comes.making.take(packets, milliseconds(max(late, 0)), comes.groups)
 
     def _complete(self, client_id: str, comes: Coming) -> None:
         """Go on, if nothing can come any more that the old node has caught."""
@@ -407,6 +397,9 @@ class Arrivals:
             comes.more = []
         cancel(comes.late)
         comes.late = None
+        self._over(client_id, comes)
+
+    def _over(self, client_id: str, comes: Coming) -> None:
         if comes.next is not None:
             self.goes_on(client_id, comes)
             return
@@ -415,6 +408,8 @@ class Arrivals:
             waits.callback(self.given(client_id, comes))
         else:
             self.unclaimed(client_id)
+            if comes.is_nothing and self.of.get(client_id) is not comes:
+                self._unlink(client_id, comes)  # a later one is on its way
 
     # -- it is entered -------------------------------------------------------------------------
 
@@ -488,12 +483,18 @@ class Arrivals:
             elif comes.known >= 0:
                 self._ask(node, client_id, comes)
 
+    def _awaits(self, comes: Coming, name: str) -> bool:
+        """Whether one waits for what this node, which is not there, has of it."""
+        return self.is_left(name) or (comes.lasts and self.home_of(name) >= 0)
+
     def left(self, name: str) -> None:
         """A node is gone, with what it had not sent."""
         for client_id, comes in list(self._all()):
+            if comes.offer is not None and comes.offer[0].name == name:
+                comes.offer, comes.asks = None, [*comes.asks, name]
             if comes.origin != name or comes.whole or comes.has_tail:
                 self._complete(client_id, comes)
-            elif self.is_left(name) or (comes.lasts and self.home_of(name) >= 0):
+            elif self._awaits(comes, name):
                 comes.again = comes.state is not None
             else:
                 self.nothing(client_id, comes)

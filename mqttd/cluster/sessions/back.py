@@ -3,11 +3,13 @@
 So is one whose taker says that it is not for it, and has nothing of it (`Leaving.refused`).
 
     not all of it was sent   --> nobody has claimed it since --> ours again
-                             --> this node has --> it is here; another has --> it goes there
-    all was sent: that node may have let its client in, and have more than we have
+                             --> this node has --> it is here, unless that was of a third, which has
+                                 one of later; another has --> it goes there
+    all was sent, or that node had not claimed it of us: it may have let its client in, and have
+    more than we have
         --> nobody has it any more, or it was given back --> ours again
         --> somebody has claimed it of that node --> is given what that has left, and asks us if
-            that is nothing
+            that is nothing; so do we, if it is us
 
 Promise: what may be somewhere else is not brought back.
 """
@@ -20,7 +22,7 @@ from typing import Any, Final, Protocol
 from twisted.internet.task import deferLater
 
 from mqttd.cluster.etcd.client import EtcdError, absent, equals, get, put
-from mqttd.cluster.etcd.keys import Keys, claimed
+from mqttd.cluster.etcd.keys import Keys, Owner, claimed
 from mqttd.cluster.etcd.many import Many
 from mqttd.cluster.sessions.departures import Leaving
 from mqttd.cluster.sessions.moves import Moves
@@ -67,6 +69,7 @@ async def bring_back(owners: _Owners, client_id: str, leaves: Leaving) -> None:
         # Where that is back, and is not taken over, it has what was for it.
         waits = leaves.refused or not owners.is_there(leaves.to)
         waits = waits or owners.silence.is_left(leaves.to)
+        there = arrivals.brief_of(leaves.to)
         when = [absent(key) if leaves.doubt else equals(key, leaves.revision)]
         if not leaves.refused and not owners.is_there(leaves.to):
             when.append(absent(owners.keys.node(leaves.to)))  # else it is back, and waits for it
@@ -93,33 +96,45 @@ async def bring_back(owners: _Owners, client_id: str, leaves: Leaving) -> None:
             continue
         if answer.found and answer.found[0].changed != leaves.revision:
             kv = answer.found[0]
-            owner = owners.keys.owner(kv).node
-            if not owner:
+            known = owners.keys.owner(kv)
+            if not known.node:
                 # It cannot be read; who claims it writes it anew.
                 await deferLater(owners.reactor, _AGAIN)
                 continue
-            if leaves.doubt and not leaves.refused:
+            if leaves.may_be_there:
                 awaited = arrivals.is_left(leaves.to) or arrivals.home_of(leaves.to) >= 0
                 await deferLater(owners.reactor, _AGAIN if waits else _LATE)
                 if departures.of.get(client_id) is not leaves:
                     return
                 if waits and awaited:
                     continue
-            _give(owners, client_id, owner, kv.changed)
+                if not waits and arrivals.brief_of(leaves.to) != there:
+                    return  # it was gone once more, which has begun this anew
+            _give(owners, client_id, known, kv.changed, leaves)
             return
         await deferLater(owners.reactor, _AGAIN)
 
 
-def _give(owners: _Owners, client_id: str, owner: str, revision: int) -> None:
+def _give(owners: _Owners, client_id: str, known: Owner, revision: int, leaves: Leaving) -> None:
     """It is for who has claimed it in this revision."""
     departures, arrivals = owners.moves.departures, owners.moves.arrivals
-    if owner != owners.name:
+    if known.node != owners.name:
+        if arrivals.passed(client_id, known.node, revision):
+            return  # by way of what we have claimed meanwhile: who waits for that has nothing else
+        had = leaves.doubt or leaves.whole  # by who has nothing of it any more: so that one may
         state, remains = departures.take(client_id)  # the store keeps it on its way there, too
-        departures.begin(client_id, owner, revision, state, remains)
-    elif arrivals.find(client_id, revision) is not None:
-        arrivals.brought_back(client_id, revision)
-        if client_id in departures.of:
-            departures.forget(client_id)  # what has come is later
+        departures.begin(client_id, known.node, revision, state, remains, doubt=had)
+    elif known.origin and (known.origin != leaves.to or leaves.may_be_there):
+        # Who has had it since, or may have, though no answer has told us that we have claimed it of
+        # him: what leaves here is older, and is back only if that one has nothing.
+        arrivals.suppose(client_id, known.origin, revision - 1, revision)
+    elif (comes := arrivals.find(client_id, revision)) is not None:
+        # Not where that node has claimed it anew since, of nobody or a third.
+        same = comes.since in (0, leaves.revision) and comes.before in ("", owners.name)
+        if same and not leaves.may_be_there:
+            arrivals.brought_back(client_id, revision)
+            if client_id in departures.of:
+                departures.drop(client_id)  # what has come is later
     else:
         owners.owned[client_id] = revision
         owners.keep_here(client_id, revision, departures.recall(client_id))

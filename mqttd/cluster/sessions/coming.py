@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from twisted.internet.defer import Deferred
 
+from mqttd.broker.broker import Broker
 from mqttd.broker.routing.shared import Group
-from mqttd.broker.sessions.records import Making
+from mqttd.broker.sessions.records import Making, groups_of
+from mqttd.cluster.links.nodes import Node
 from mqttd.cluster.sessions.catcher import Catcher
+from mqttd.cluster.sessions.packets import head_of
 from mqttd.cluster.sessions.remains import Remains
+from mqttd.session.ground.wheel import milliseconds
 from mqttd.types import SessionState
 
 __all__ = ["Coming"]
@@ -22,8 +27,16 @@ class Coming:
         #: Where it comes from, and who it was claimed of: it may not have come there.
         self.origin = origin
         self.owner = origin
+        #: Since which revision that node had it, when it was claimed; 0: that is not known.
+        self.since = 0
         #: Who had it before that node; empty: nobody, or that one was asked.
         self.before = ""
+        #: Who is asked after that.
+        self.asks: list[str] = []
+        #: All that are there are, since these have nothing.
+        self.asked_all = False
+        #: What another has sent of it, in which revision: that counts if these have nothing.
+        self.offer: tuple[Node, int, list[bytes]] | None = None
         #: Whose it is (`mqttd.cluster.etcd.keys.Owner`); empty: etcd does not say.
         self.user = ""
         self.revision = revision
@@ -32,6 +45,8 @@ class Coming:
         self.by = revision
         #: The first of these: others were told in it, and so are we.
         self.claimed = revision
+        #: Under which lease of ours etcd has said last that it is ours.
+        self.lease = 0
         self.older = older
         self.state: SessionState | None = None
         #: What has come of its queue behind that.
@@ -82,6 +97,52 @@ class Coming:
     def is_by(self, name: str, found: tuple[str, str, int]) -> bool:
         """Whether it is this node's by what etcd says: owner, from whom, and since when."""
         return found[0] == name and found[2] in (self.by, self.revision)
+
+    def is_for(self, later: Coming) -> None:
+        """It is what there is for a later claim of ours: of whom that was, that one has nothing."""
+        self.by, self.claimed, self.lease = later.by, later.claimed, later.lease
+        self.user, self.lasts = later.user, self.lasts or later.lasts
+        self.next, self.waits, self.missed = later.next, later.waits, later.missed
+        self.sure, later.waits = False, None
+
+    def asked_next(self, name: str) -> str:
+        """Who is asked after who has nothing, as far as is known to the node `name`; or nobody."""
+        before, self.before = self.before, ""
+        while before in ("", name) and self.asks:
+            before = self.asks.pop(0)
+        if self.offer is not None and self.offer[0].name == before:
+            return ""  # he has sent it already
+        return before
+
+    def asks_all(self, nodes: Iterable[str]) -> bool:
+        """Whether others of these are to be asked, before what nobody has is begun anew."""
+        if self.asked_all or not self.lasts:
+            return False
+        self.asked_all = True
+        known = self.owner, self.origin, "" if self.next is None else self.next[0]
+        self.asks = [each for each in nodes if each not in known]
+        return bool(self.asks)
+
+    @property
+    def is_nothing(self) -> bool:
+        """Who was asked has nothing of it, and nobody was told so."""
+        return self.whole and not self.taken and self.state is None
+
+    def make(self, broker: Broker, client_id: str) -> None:
+        """Make the session of what has come of it."""
+        head = None if self.state is None else head_of(self.state)
+        if self.state is not None and head is not None and self.catcher is not None:
+            self.making = Making(broker, client_id, head.username, head.window)
+            if head.expiry:
+                self.making.begin()
+            self.written_at, self.groups = head.written_at, groups_of(broker, self.catcher)
+            self.take(self.state.queue)
+
+    def take(self, packets: Sequence[bytes]) -> None:
+        """Queue what has come now: all of a long queue is more than a turn has."""
+        if self.making is not None:
+            late = self.making.broker.clock() // 1_000_000 - self.written_at
+            self.making.take(packets, milliseconds(max(late, 0)), self.groups)
 
     def unmake(self) -> None:
         """What was made of it is not wanted any more; its packets may be."""

@@ -55,13 +55,18 @@ class Leaving:
         #: What of its queue is still to be sent; and whether TAIL waits for that.
         self.rest: Rest | None = None
         self.ends = False
-        #: All of it was sent; and once it was, to a node that is gone since: that may have let the
-        #: client in, and have more than we have.
+        #: All of it was sent; and once it was, to a node that is gone since, or had it before: that
+        #: may have let the client in, and have more than we have.
         self.whole = False
         self.doubt = False
         #: That node has said that it is not for it, and that it has nothing of it.
         self.refused = False
         self.late: Any = None
+
+    @property
+    def may_be_there(self) -> bool:
+        """Whether that node may have all of it, and more by now."""
+        return (self.doubt or self.whole) and not self.refused
 
 
 class _Promised:
@@ -98,26 +103,35 @@ class Departures:
         state: SessionState | None,
         remains: Remains | None = None,
         gone: Sequence[Session | None] = (),
+        doubt: bool = False,
     ) -> None:
         """This node has claimed a session: all that there is of it goes there.
 
-        gone: whom something may be under way to that is part of it.
+        gone: whom something may be under way to that is part of it. doubt: see `Leaving`.
         """
         transit = self.transit
         to = transit.mesh.nodes.get(by)
         leaves = self.of.get(client_id)
-        if leaves is not None and leaves.revision > revision:
+        if state is None and leaves is not None and leaves.revision <= revision:
+            # What was to come here for it is nothing, and what was here goes there; who asks may
+            # have lost sight of it, or is a later one than who that was for.
+            gone, doubt = [*gone, leaves.catcher, leaves.since], leaves.doubt
+            state, remains = self.take(client_id, by, revision)
+        elif leaves is not None and leaves.revision > revision:
             # It has been here since, and what there is of it is on its way already.
             if remains is not None:
                 remains.end()
             state = None
         elif leaves is not None:
-            self.forget(client_id)
+            self.drop(client_id)
         if state is None:
             if to is not None:
                 transit.say(to, WHOLE, client_id, revision)
             return
         leaves = self.of[client_id] = Leaving(by, revision, state, remains)
+        leaves.doubt = doubt
+        if remains is not None:
+            remains.leaves_for(transit.left, client_id, by, revision)
         self._catch(client_id, leaves)
         transit.replace(leaves.catcher, *gone)
         if to is None:
@@ -126,10 +140,16 @@ class Departures:
         else:
             self._send(client_id, leaves)
 
-    def take(self, client_id: str) -> tuple[SessionState, Remains | None]:
-        """All that there is of a session that has not gone yet; it leaves no more."""
-        leaves = self.of.pop(client_id)
-        cancel(leaves.late)
+    def take(
+        self, client_id: str, to: str = "", revision: int = 0
+    ) -> tuple[SessionState, Remains | None]:
+        """All that there is of a session that has not gone yet; it leaves no more.
+
+        to, revision: who is sent it next, as claimed by then. Another one that waits for it looks.
+        """
+        leaves = self._end(client_id)
+        if (leaves.to, leaves.revision) != (to, revision):
+            self.transit.tell_look(leaves.to, client_id, leaves.revision)
         return self._all_of(leaves), leaves.remains
 
     def recall(self, client_id: str) -> SessionState:
@@ -140,10 +160,20 @@ class Departures:
             remains.end()
         return whole
 
-    def forget(self, client_id: str) -> None:
-        """It leaves no more, and nobody here needs it."""
+    def _end(self, client_id: str) -> Leaving:
         leaves = self.of.pop(client_id)
         cancel(leaves.late)
+        return leaves
+
+    def drop(self, client_id: str) -> None:
+        """It leaves no more, since there is a newer one: who waits for it looks."""
+        leaves = self.of[client_id]
+        self.transit.tell_look(leaves.to, client_id, leaves.revision)
+        self.forget(client_id)
+
+    def forget(self, client_id: str) -> None:
+        """It leaves no more, and nobody needs it."""
+        leaves = self._end(client_id)
         for catcher in (leaves.catcher, leaves.since):
             if catcher is not None:
                 self.transit.bury(catcher)

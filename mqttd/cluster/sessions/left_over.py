@@ -1,6 +1,6 @@
 """A session that has come, and that nobody waits for: here, its client away, if it is ours.
 
-    claimed, and etcd has answered            --> here
+    claimed, and etcd has answered            --> here, if our lease is still that of then
     claimed, for all that who sends it knows  --> etcd is asked --> ours still --> here
                                                             --> who had it is to look, too
 
@@ -13,17 +13,21 @@ Promise: what is not kept here is where it was.
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Protocol
+from typing import Any, Final, Protocol
 
 from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from mqttd.cluster.sessions.coming import Coming
 from mqttd.cluster.sessions.moves import Moves
+from mqttd.cluster.sessions.tried import Tried
 from mqttd.types import Claim, Held, SessionState
 
 __all__ = ["keep_left_over", "take_in"]
 
+#: Seconds until it is looked again whether we are a member.
+_AGAIN: Final = 1.0
 _log = Logger(namespace="mqttd.cluster")
 
 
@@ -31,8 +35,10 @@ class _Owners(Protocol):
     """See `mqttd.cluster.sessions.owners.Owners`."""
 
     name: str
+    reactor: Any
     owned: dict[str, int]
     moves: Moves
+    tried: Tried
 
     def whose(self, client_id: str) -> Awaitable[tuple[str, str, int] | None]:
         """Who has it as etcd knows it, from whom, and since when."""
@@ -56,7 +62,8 @@ def keep_left_over(owners: _Owners, client_id: str) -> None:
     comes = arrivals.of.get(client_id)
     if comes is None or not comes.whole or comes.taken:
         return
-    if owners.owned.get(client_id) != comes.by and comes.state is not None and not comes.sure:
+    known = owners.owned.get(client_id) == comes.by and comes.lease == owners.moves.lease()
+    if not known and comes.state is not None and not comes.sure:
         done = Deferred.fromCoroutine(_ask(owners, client_id, comes))
         done.addErrback(lambda failure: _log.failure("a session that has come", failure))
         return
@@ -69,8 +76,9 @@ def keep_left_over(owners: _Owners, client_id: str) -> None:
 
 async def _ask(owners: _Owners, client_id: str, comes: Coming) -> None:
     arrivals = owners.moves.arrivals
-    found = await owners.whose(client_id)
-    if arrivals.of.get(client_id) is not comes or comes.taken or found is None:
+    while (found := await owners.whose(client_id)) is None:
+        await deferLater(owners.reactor, _AGAIN)  # we are no member
+    if arrivals.of.get(client_id) is not comes or comes.taken:
         return
     if comes.is_by(owners.name, found):
         comes.sure = True
@@ -78,9 +86,12 @@ async def _ask(owners: _Owners, client_id: str, comes: Coming) -> None:
     elif comes.was_here:
         comes.next = comes.origin, comes.revision  # which has us look for who has it by now
         arrivals.goes_on(client_id, comes)
+    elif found[1] == owners.name != found[0]:
+        owners.tried.taken(client_id, found[2], True)  # of us, unheard: it is what there is of it
+        arrivals.passed(client_id, found[0], found[2])
     elif comes.origin in owners.moves.mesh.nodes:
-        owners.moves.tell_look(client_id, comes.origin, comes.revision)
-        arrivals.drop(client_id, comes)
+        owners.moves.transit.tell_look(comes.origin, client_id, comes.revision)
+        arrivals.drop(client_id, comes, found)
     elif found[0] not in ("", owners.name):
         arrivals.passed(client_id, found[0], found[2])
 

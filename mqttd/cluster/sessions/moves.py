@@ -63,7 +63,7 @@ from mqttd.cluster.sessions.transit import (
     WHOLE,
     Transit,
 )
-from mqttd.cluster.wills.willed import will_in
+from mqttd.cluster.wills.willed import take_along
 from mqttd.mesh.frames import number_of, unpacked
 from mqttd.session.ground.message import Message
 from mqttd.session.session import Session
@@ -106,6 +106,12 @@ class Moves:
         self.whose: Callable[[str], Awaitable[tuple[str, str, int] | None]]
         #: Whether we may have claimed one of a node, without an answer of etcd.
         self.tried: Callable[[str, str], bool] = lambda *_: False
+        #: Of whom we may have claimed one in this revision, without an answer; empty: of nobody.
+        self.claimed_of: Callable[[str, int], str] = lambda *_: ""
+        #: Under which lease we are a member; 0: we are none, -1: something was missed.
+        self.lease: Callable[[], int] = int
+        #: Whether another takes ours over, or may have begun to, as far as we know.
+        self.is_silent: Callable[[], bool] = lambda: False
         #: Another node wants us to claim a client id of its own, or asks for one it has claimed.
         self.given: Callable[[str, str], object] = lambda client_id, node: None
         self.asked: Callable[[str, str, int], object] = lambda *_: None
@@ -113,8 +119,13 @@ class Moves:
         self._asked: list[tuple[int, str, int, str, str, bytes]] = []
         #: All is here of these but what etcd says up to their claims.
         self._early: list[tuple[str, Coming]] = []
+        #: What was sent last of sessions of which etcd is asked first: its answers may overtake
+        #: each other.
+        self._asking: dict[tuple[str, str, int], list[bytes]] = {}
         #: What nodes have sent whose sessions are being taken over.
         self._late: list[tuple[Node, bytes]] = []
+        #: Nodes that have no link to us yet since we are a member anew.
+        self._unmet: set[str] = set()
         #: A node is gone.
         self.parted: Callable[[str], object] = lambda name: None
         #: A session is here, with a state or a new one.
@@ -123,13 +134,13 @@ class Moves:
 
     def _entered(self, session: Session, state: SessionState | None) -> None:
         with_state = state is not None
-        found = None if state is None else will_in(state, session.client_id, session.username)
-        if found is not None:
-            session.set_will(*found)
+        self.transit.left.over(session.client_id)
+        if state is not None:
+            take_along(self.broker, session, state)
         self.arrivals.entered(session, with_state)
         leaves = self.departures.of.get(session.client_id)
         if leaves is not None:
-            self.departures.forget(session.client_id)  # it is here again
+            self.departures.drop(session.client_id)  # it is here again
             if with_state:
                 self.transit.replace(session, leaves.catcher, leaves.since)
         self.here(session, with_state)
@@ -155,11 +166,12 @@ class Moves:
         revision: int,
         state: SessionState | None,
         catcher: Catcher | None = None,
+        doubt: bool = False,
     ) -> None:
         """What there is of a session goes to the node that has claimed it in this revision.
 
         state: of what has just ended here; None where it is not here, or not yet. catcher: who has
-        caught for it here until now.
+        caught for it here until now. doubt: that node may have had it since, not from here.
         """
         remains = self._remains.pop(client_id, None)
         gone: list[Session | None] = [self._ended.pop(client_id, None), catcher]
@@ -169,12 +181,17 @@ class Moves:
             leaves = self.departures.of.get(client_id)
             if leaves is not None:
                 if (leaves.revision, leaves.to) != (revision, by) and leaves.revision >= revision:
-                    self.tell_look(client_id, by, revision)  # it was claimed later by who it is for
+                    # It was claimed later by who it is for.
+                    self.transit.tell_look(by, client_id, revision)
+                    return
+                if leaves.to == by and leaves.may_be_there and self._waits_for(client_id, by):
+                    # He asks for what we ask him for, and may have had: here is what was before.
+                    self.transit.tell_nothing(by, client_id, revision)
                     return
                 # To whom it goes already, too: it asks again, since it has lost sight of us.
                 gone += [leaves.catcher, leaves.since]
-                state, remains = self.departures.take(client_id)
-        self.departures.begin(client_id, by, revision, state, remains, gone)
+                state, remains = self.departures.take(client_id, by, revision)
+        self.departures.begin(client_id, by, revision, state, remains, gone, doubt)
 
     def _goes_on(
         self,
@@ -214,11 +231,13 @@ class Moves:
         what, name, number, *fields = unpacked(body)
         client_id, revision = name.decode(), number_of(number)
         left = self.arrivals.is_left
-        if what in (WHOLE, MORE, TAIL) and (left(node.name) or left(self.name)):
+        waits = left(node.name) or left(self.name) or self.is_silent()
+        if what in (WHOLE, MORE, TAIL) and waits:
             self._late.append((node, body))  # what the heir has of it counts
         elif what == WHOLE:
-            if self.expects(client_id, revision):
-                self._state(node, client_id, revision, fields)
+            if self.expects(client_id, revision) and not self._went_on(client_id, revision):
+                self._asking.pop((node.name, client_id, revision), None)  # this was sent later
+                self._state(node, client_id, revision, fields, self.claimed_of(client_id, revision))
             else:
                 done = Deferred.fromCoroutine(self._asked_for(node, client_id, revision, fields))
                 done.addErrback(lambda failure: self.log.failure("a session that comes", failure))
@@ -226,7 +245,7 @@ class Moves:
             known, origin, to = fields
             sending, for_us = known[8:], origin.decode() == self.name
             if for_us and not self.departures.is_for(client_id, node.name, revision):
-                self.tell_look(client_id, node.name, revision)
+                self.transit.tell_look(node.name, client_id, revision)
             self._asked.append((number_of(known), client_id, revision, origin.decode(),
                                 to.decode(), sending))  # fmt: skip
             self._marked_by(node, client_id, revision, sending)
@@ -247,7 +266,8 @@ class Moves:
             self.departures.done(client_id, revision)
         elif what == LOOK:
             self.departures.refused(client_id, node.name, revision)
-            done = Deferred.fromCoroutine(self._looked(node, client_id, revision))
+            of = [each.decode() for each in fields]
+            done = Deferred.fromCoroutine(self._looked(node, client_id, revision, of))
             done.addErrback(lambda failure: self.log.failure("a session that comes", failure))
 
     def _marked_by(self, node: Node, client_id: str, revision: int, sending: bytes) -> None:
@@ -262,36 +282,47 @@ class Moves:
     async def _asked_for(
         self, node: Node, client_id: str, revision: int, fields: list[bytes]
     ) -> None:
+        sent = (node.name, client_id, revision)
+        if fields:
+            self._asking[sent] = fields
         found = await self.whose(client_id)
+        if fields and self._asking.get(sent) is not fields:
+            return  # it was sent anew meanwhile, and etcd has answered that sooner, or will
+        self._asking.pop(sent, None)
         if found is None:
             return  # it is kept there, and sent again
-        owner, _, since = found
+        before, node = node, self.mesh.nodes.get(node.name, node)  # it may be a member anew
+        owner, of, since = found
         is_ours = (owner, since) == (self.name, revision)
         coming = self.arrivals.line(client_id)
-        if is_ours or any(each.renews(node.name, revision) for each in coming):
-            self._state(node, client_id, revision, fields)
+        for_us = is_ours or any(each.renews(node.name, revision) for each in coming)
+        if for_us and fields and node is not before:
+            self.transit.say(node, WANT, client_id, revision)  # what follows that is gone
+        elif for_us:
+            self._state(node, client_id, revision, fields, of if is_ours else "")
         elif owner == node.name or self._asks(client_id, node.name):
             pass  # it is its own again, or for a claim that it has not heard of yet
-        elif self._has(client_id):
+        elif self._has(client_id, revision):
             self._refuse(node, client_id, revision, fields)
         elif fields:
-            self.tell_look(client_id, node.name, revision)
+            self.transit.tell_look(node.name, client_id, revision)
 
-    def tell_look(self, client_id: str, to: str, revision: int) -> None:
-        """Have a node look at etcd: who it sends it to, or asks, has nothing by this revision."""
-        node = self.mesh.nodes.get(to)
-        if node is not None:
-            self.transit.say(node, LOOK, client_id, revision)
-            self.broker.perform_later()
-
-    async def _looked(self, node: Node, client_id: str, revision: int) -> None:
-        """What we have claimed in this revision is at that node by a later claim."""
+    async def _looked(self, node: Node, client_id: str, revision: int, of: list[str]) -> None:
+        """What we have claimed in this revision is at that node by a later claim; or it would have
+        come there `of` these."""
         comes = self.arrivals.find(client_id, revision)
+        if comes is not None and comes.offer is not None and comes.offer[0] is node:
+            comes.offer = None
         if comes is None or comes.whole or comes.origin != node.name:
             return
+        asks = bool(of) or comes.offer is not None
+        if asks:  # also if that node says that it has nothing before etcd has answered
+            comes.asks.extend([node.name, *of])  # what leaves there may be ours by now
         found = await self.whose(client_id)
         if found is not None and not comes.is_by(self.name, found):
-            self.arrivals.drop(client_id, comes)
+            self.arrivals.drop(client_id, comes, found)
+        elif found is not None and asks and comes.origin == node.name:
+            self.arrivals.nothing(client_id, comes)
 
     def recall(self, client_id: str, revision: int) -> SessionState | None:
         """What was to leave here, and has not: nobody had it before it was claimed here now."""
@@ -300,36 +331,62 @@ class Moves:
             return None
         return self.departures.recall(client_id)
 
-    def _has(self, client_id: str) -> bool:
-        """Whether it is here, comes here, or goes from here."""
-        coming = any(each.state is not None for each in self.arrivals.line(client_id))
-        return coming or client_id in self.broker.sessions or client_id in self.departures.of
+    def _waits_for(self, client_id: str, origin: str) -> bool:
+        """Whether it is awaited of this node."""
+        line = self.arrivals.line(client_id)
+        return any(each.origin == origin and not each.whole for each in line)
+
+    def has_of(self, client_id: str, by: str) -> str:
+        """This node, where it has not had yet what goes there from here: what we may have claimed
+        of it since is this; else empty."""
+        leaves = self.departures.of.get(client_id)
+        return by if leaves is not None and leaves.to == by and not leaves.may_be_there else ""
+
+    def _went_on(self, client_id: str, revision: int) -> bool:
+        """Whether what had come for this claim has left for a later one."""
+        leaves = self.departures.of.get(client_id)
+        went = leaves is not None and leaves.revision > revision
+        return went and self.arrivals.find(client_id, revision) is None
+
+    def _has(self, client_id: str, revision: int) -> bool:
+        """Whether it is here, or comes here, or goes from here, by a later claim than this."""
+        leaves = self.departures.of.get(client_id)
+        return (
+            client_id in self.broker.sessions
+            or (leaves is not None and leaves.revision > revision)
+            or any(
+                each.state is not None and each.by > revision
+                for each in self.arrivals.line(client_id)
+            )
+        )
 
     def _asks(self, client_id: str, origin: str) -> bool:
         """Whether we have claimed it of this node, or may have, in another revision."""
-        return self.tried(client_id, origin) or any(
-            each.origin == origin and not each.whole for each in self.arrivals.line(client_id)
-        )
+        return self.tried(client_id, origin) or self._waits_for(client_id, origin)
 
     def _refuse(self, node: Node, client_id: str, revision: int, fields: list[bytes]) -> None:
         if fields:
             line = "a session of {client_id} that node {node} had kept is dropped: there is a newer"
             self.log.warn(line, client_id=client_id, node=node.name)
-            self.transit.say(node, DONE, client_id, revision)
+            self.transit.tell_done(node.name, client_id, revision)
 
-    def _state(self, node: Node, client_id: str, revision: int, fields: list[bytes]) -> None:
+    def _state(
+        self, node: Node, client_id: str, revision: int, fields: list[bytes], of: str
+    ) -> None:
         if client_id in self.broker.sessions and client_id not in self.arrivals.of:
             self._refuse(node, client_id, revision, fields)
         else:
-            self.arrivals.state(node, client_id, revision, fields)
+            self.arrivals.state(node, client_id, revision, fields, of)
 
     def _is_early(self, client_id: str, comes: Coming) -> bool:
-        """Whether etcd has told us less than up to its claim.
+        """Whether etcd has told us less than up to its claim, or not that it is ours still.
 
         What its client has published where it was went by later tables than ours, and what it would
         publish here by ours: not to where others have gone meanwhile, or before what went there.
+        And when our lease has ended who had it may have had it back, and have let its client in.
         """
-        if comes.next is not None or comes.claimed <= self.mesh.applied:
+        unsure = comes.waits is not None and comes.lease != self.lease()
+        if comes.next is not None or not (unsure or comes.claimed > self.mesh.applied):
             return False
         self._early.append((client_id, comes))
         return True
@@ -376,13 +433,18 @@ class Moves:
     def linked(self, node: Node) -> None:
         """There is a link to it, maybe again."""
         self.arrears.linked(node)
+        if node.name in self._unmet:
+            self._unmet.discard(node.name)
+            self.arrivals.joined(node)  # what it had said to who we were before went with that
 
     def anew(self) -> None:
         """We are a member anew: to others we were gone, with what they had said to us.
 
-        To us they were not, so nothing else asks them again. They ask for what leaves here: sent
-        unasked it would be a second sending, with what was caught parted by the marks of the first.
+        To us they were not, so nothing else asks them again; once more when they have heard of it.
+        They ask for what leaves here: sent unasked it would be a second sending, with what was
+        caught parted by the marks of the first.
         """
+        self._unmet.update(self.mesh.nodes)
         for node in list(self.mesh.nodes.values()):
             self.arrivals.joined(node)
 

@@ -20,11 +20,10 @@ Promise: what is ours already is answered at once; while etcd does not answer no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred, DeferredLock, TimeoutError
-from twisted.internet.task import deferLater
 from zope.interface import implementer
 
 from mqttd.broker.broker import Broker
@@ -43,14 +42,17 @@ from mqttd.cluster.etcd.client import (
 from mqttd.cluster.etcd.keys import Keys, Owner, claimed, user_of
 from mqttd.cluster.etcd.many import Many
 from mqttd.cluster.sessions.amends import Amends
+from mqttd.cluster.sessions.audit import Audit
 from mqttd.cluster.sessions.back import bring_back
 from mqttd.cluster.sessions.departures import Leaving
 from mqttd.cluster.sessions.left_over import keep_left_over, take_in
 from mqttd.cluster.sessions.moves import Moves
 from mqttd.cluster.sessions.moving import Moving
+from mqttd.cluster.sessions.refusals import anothers, not_any_more
 from mqttd.cluster.sessions.silence import Silence
 from mqttd.cluster.sessions.tried import Tried
-from mqttd.cluster.wills.willed import will_of, with_will
+from mqttd.cluster.sessions.whose import whose
+from mqttd.cluster.wills.willed import end_for_another
 from mqttd.interfaces import IRegistry
 from mqttd.session.session import Session
 from mqttd.types import Claim, Held, SessionState
@@ -61,10 +63,8 @@ __all__ = ["Owners"]
 PATIENCE: Final = 4.0
 #: How often a claim begins anew because somebody else was faster.
 _TRIES: Final = 10
-#: Claims of one client id that wait for one that is under way, and seconds before etcd is asked
-#: again.
+#: Claims of one client id that wait for one that is under way, and seconds until then.
 _LINE: Final = 2
-_AGAIN: Final = 1.0
 _SOON: Final = 0.1
 
 
@@ -92,26 +92,30 @@ class Owners:
         self.moving = Moving(reactor)
         #: Why nothing is claimed where it is not etcd that does not answer.
         self.apart: Callable[[], str] = str
-        #: What is ours may be somebody else's by now: nobody is let in.
+        #: What is ours may be somebody else's by now: nobody is let in. And the lease by which all
+        #: of it was claimed: while we have another one, it is asked for one by one; 0: none yet,
+        #: -1: something was missed since.
         self.strict = False
+        self.known = 0
         #: Takes a session of ours away, and how many have come and gone.
         self.hand_over: Callable[..., SessionState | None] = lambda *_: None
-        #: Set by who makes both: brings the sessions.
+        #: Set by who makes both: brings the sessions; asks for those that are here by and by.
         self.moves: Moves
+        self.audit: Audit
         self.came = self.went = self.without = 0
         #: Claims under way, one after the other; those that etcd is asked for now, who has taken
         #: them meanwhile, and what was claimed, or may have been, without an answer.
         self.turns: dict[str, DeferredLock] = {}
         self._asking: set[str] = set()
-        self._passed: dict[str, tuple[str, int]] = {}
-        self.tried = Tried(keys, name)
+        self._passed: dict[str, list[tuple[str, int]]] = {}
+        self.tried = Tried()
         #: What we were told was taken, in which revision, until etcd says it no more.
         self._heard: dict[str, int] = {}
-        #: A session is for its user alone (`session.owner`).
-        self.by_user = True
+        #: Whether a session is for its user alone (`session.owner`), and was when etcd was told so.
+        self.is_by_user: Callable[[], bool] = lambda: True
+        self.was_by_user = True
         self.amends = Amends(self)
-        #: Is told of a session that is lost, and why.
-        self.lost: Callable[[str, str], object] = lambda *_: None
+        self.lost: Callable[[str, str], object] = lambda *_: None  # a session, and why
         #: The sessions that are here; takes in one whose client is away: client id, epoch, state,
         #: with its will.
         self.sessions: Mapping[str, Session] = {}
@@ -119,41 +123,54 @@ class Owners:
 
     def serve(self, broker: Broker, moves: Moves) -> None:
         """The sessions are those of this broker, and come and go by `moves`."""
-        self.sessions = broker.sessions
-        self.keeps = broker.registry.keep
-        self.by_user = broker.settings.owned_by_user
+        self.sessions, self.keeps = broker.sessions, broker.registry.keep
+        self.is_by_user = lambda: broker.settings.owned_by_user
+        self.was_by_user = broker.settings.owned_by_user
         self.moves = moves
+        rests = lambda: self.strict or self.silence.lasts()  # noqa: E731
+        self.audit = Audit(self, broker.registry.directory, rests)
         moves.given, moves.asked, moves.gone = self.pull, self.wanted, self.gone
         moves.expects, moves.whose, moves.here = self.expects, self.whose, self.amends.entered
+        moves.is_silent = lambda: self.silence.lasts()
         moves.arrivals.unclaimed, moves.arrivals.overtaken = self.unclaimed, self.wanted
+        moves.lease = lambda: self.lease if self.known >= 0 else -1
         moves.tried, self.tried.ask = self.tried.has, moves.arrivals.suppose
+        moves.claimed_of, moves.arrivals.before = self.tried.last, self.tried.before
 
     # -- IRegistry -----------------------------------------------------------------------------
 
-    def claim(self, client_id: str, principal: str | None) -> Claim | Deferred[Claim]:
+    def claim(self, client_id: str, principal: str | None, lasts: bool) -> Claim | Deferred[Claim]:
         """As `IRegistry.claim`."""
         turn = self.turns.get(client_id)
-        if turn is None and (claim := self._had(client_id)) is not None:
+        if turn is None and (claim := self._had(client_id, lasts)) is not None:
             return claim
         if not self.lease:
             raise EtcdError(self.apart() or "etcd does not answer")
         if turn is not None and len(turn.waiting) >= _LINE:
             raise EtcdError("others claim this client id, and are not done")
-        return Deferred.fromCoroutine(self._claim(client_id, principal, ""))
+        return Deferred.fromCoroutine(self._claim(client_id, principal, lasts))
 
-    def _had(self, client_id: str) -> Claim | None:
+    def _had(self, client_id: str, lasts: bool) -> Claim | None:
         """What is ours, with its session: whose that is the registry has looked at."""
         revision = self.owned.get(client_id)
         if revision is None or self.strict or self.moves.arrivals.pending(client_id):
             return None
-        return Claim(revision, Held.HERE) if client_id in self.sessions else None
+        if self.lease and self.known not in (0, self.lease):
+            return None
+        session = self.sessions.get(client_id)
+        if session is None or (lasts and self.lease_of(client_id) != self.home):
+            return None  # one that outlasts its connection is about to begin
+        return Claim(revision, Held.HERE)
 
-    async def _claim(self, client_id: str, principal: str | None, giver: str) -> Claim:
+    async def _claim(
+        self, client_id: str, principal: str | None, lasts: bool, giver: str = ""
+    ) -> Claim:
         """One claim after the other; `giver`: the node that gives it away, or nobody."""
         turn = self.turns.setdefault(client_id, DeferredLock())
         await turn.acquire()
         try:
-            claim = self._had(client_id) or await self._claim_now(client_id, principal, giver)
+            claim = self._had(client_id, lasts)
+            claim = claim or await self._claim_now(client_id, principal, lasts, giver)
             if giver:
                 take_in(self, client_id, claim)
             return claim
@@ -164,124 +181,142 @@ class Owners:
             turn.release()
             self.moving.end(client_id)
 
-    async def _claim_now(self, client_id: str, principal: str | None, giver: str) -> Claim:
-        """As etcd has it: by one transaction on what was read."""
+    async def _claim_now(
+        self, client_id: str, principal: str | None, stays: bool, giver: str
+    ) -> Claim:
+        """As etcd has it: by one transaction on what was read. `stays`: beyond its connection."""
         self.silence.check()
         user = "" if giver else self.user(client_id, principal)
         arrivals = self.moves.arrivals
         revision = arrivals.pending(client_id)
-        if revision and self.owned.get(client_id) == revision:
-            comes = arrivals.find(client_id, revision)
-            if comes is not None and Owner(self.name, "", comes.user).is_other(user):
-                raise _anothers(client_id)
+        comes = arrivals.of[client_id] if revision else None
+        if comes and self.owned.get(client_id) == revision and comes.lease == self.lease:
+            if Owner(self.name, "", comes.user).is_other(user):
+                raise anothers(client_id)
             return await self._moved(client_id, revision)
         key, own = self.keys.own(client_id), self.name.encode()
-        brief = self.home if self.all_lasts else self.lease
-        nobodys = [put(key, claimed(self.name, "", user), brief)]
-        when, then, origin, said = [absent(key)], nobodys, "", user
-        since, refused, lasts, earlier = 0, 0, False, ""
-        if giver:
-            then = []  # only look
+        stays = stays or self.all_lasts
+        nobodys = [put(key, claimed(self.name, "", user), self.home if stays else self.lease)]
+        when, then, origin, said = [absent(key)], [] if giver else nobodys, "", user  # only look
+        since, refused, lasts, past = 0, 0, stays, ""
         for _ in range(_TRIES):
             if not self.lease:
                 raise EtcdError("this node is no member any more")
-            answer = await self._asked(client_id, when, then, origin, since)
+            answer = await self._asked(client_id, when, then, origin, since, past)
             if answer.done and then:
-                return await self._won(client_id, answer.revision, origin, earlier, lasts, said)
+                return await self._won(client_id, answer.revision, origin, past, lasts, said, since)
             read = {kv.key: kv for kv in answer.found}
             if key not in read:
                 if giver:
-                    raise _not_any_more(giver)
+                    raise not_any_more(giver)
                 when, then, origin, said = [absent(key)], nobodys, "", user
+                lasts = stays
                 continue
             found = read.pop(key)
             known, since = self.keys.owner(found), found.changed
+            for kv in read.values():  # who has taken it from us may have to be told before that
+                self.taken(client_id, kv.value.decode(errors="replace"), kv.changed)
             owner, before = known.node, known.origin
             is_other = known.is_other(user)
             if giver and owner != giver and (owner, before) != (self.name, giver):
-                raise _not_any_more(giver)
+                raise not_any_more(giver)
             if owner == self.name:
                 is_here = self.owned.get(client_id) == found.changed
+                is_here = is_here and (not before or client_id in self.sessions)
                 comes_here = arrivals.pending(client_id) == found.changed
                 if is_other and (comes_here or client_id in self.sessions):
-                    raise _anothers(client_id)
+                    raise anothers(client_id)
                 if comes_here:
-                    before = arrivals.origin_of(client_id)
-                    return await self._won(client_id, found.changed, before, "", lasts, known.user)
-                if is_here and not is_other:
+                    origin = arrivals.origin_of(client_id)
+                    lasts = stays or found.lease != self.lease  # it may be under a home of before
+                    if found.lease != self.home:
+                        self.amends.brief.add(client_id)
+                    before = arrivals.of[client_id].before or self.tried.before(client_id, origin)
+                    return await self._won(
+                        client_id, found.changed, origin, before, lasts, known.user, 0
+                    )
+                if is_here and not is_other and (not stays or found.lease == self.home):
                     return Claim(found.changed, Held.HERE)
                 # Ours, and we do not know: the answer to a claim has not come, or the end of it
                 # was not written. Who had it before us may still have it for us.
                 owner = "" if is_here else before
                 if owner:
                     self.tried.claims(client_id, owner, since - 1)
+                    before = self.tried.before(client_id, owner)
             elif before != self.name:
                 self.tried.is_anothers(client_id, since, bool(read))
+            if owner not in ("", self.name) and client_id in self.sessions:
+                self.is_elsewhere(client_id, owner, since, before)  # we were gone, and not told
             self.silence.check_of(owner)
-            earlier = before if owner != self.name else ""
+            past = before if owner != self.name else ""
             if owner != self.name and self.is_there(owner) and not (giver or is_other):
                 await self._keep_pace(client_id, principal)
             origin = owner if owner != self.name and self.is_there(owner) else ""
             when = [equals(key, found.changed)]
             if origin:
                 if is_other:
-                    raise _anothers(client_id)
+                    raise anothers(client_id)
                 # A node that has just begun anew has another home than the one that this is under.
-                lasts = self.all_lasts or found.lease not in (self.lease, arrivals.brief_of(origin))
+                lasts = stays or found.lease not in (self.lease, arrivals.brief_of(origin))
                 lease = self.home if lasts else self.lease
-                said = known.user if self.by_user else ""
+                said = known.user if self.is_by_user() else ""
                 taken = self.keys.taken(origin, client_id)
                 then = [
                     put(key, claimed(self.name, origin, said), lease),
                     put(taken, own, self.lease),
                 ]
             else:
-                then, said = nobodys, user
+                then, said, lasts = nobodys, user, stays
                 if owner not in ("", self.name):
                     if refused == found.changed:
                         if is_other:
-                            raise _anothers(client_id)
+                            raise anothers(client_id)
                         raise EtcdError(f"its session waits for node {owner!r}, which is away")
                     refused = found.changed
                     when += [absent(self.keys.node(owner)), absent(self.keys.home(owner))]
         raise EtcdError(f"{_TRIES} others have claimed this client id meanwhile")
 
-    async def _asked(
-        self, client_id: str, when: list[Json], then: list[Json], origin: str, since: int
-    ) -> Answer:
+    async def _asked(self, client_id: str, when: list[Json], then: list[Json],
+                     origin: str, since: int, before: str) -> Answer:  # fmt: skip
         """One step of a claim of what `origin` has; who takes it from us meanwhile is held up."""
         self._asking.add(client_id)
         if origin:
-            self.tried.claims(client_id, origin, since)  # it may be ours though no answer comes
-        reads = [get(self.keys.own(client_id)), *self.tried.reads(client_id)]
+            # It may be ours though no answer comes.
+            self.tried.claims(client_id, origin, since, before)
+        reads = [get(self.keys.own(client_id)), get(self.keys.taken(self.name, client_id))]
+        arrivals = self.moves.arrivals
+        leases = self.lease, arrivals.brief_of(origin)
         try:
-            return await self.many.transaction([*self.fence, *when], then, reads)
+            answer = await self.many.transaction([*self.fence, *when], then, reads)
+            if then and leases != (self.lease, arrivals.brief_of(origin)):
+                raise EtcdError("one of both nodes was gone to the other, with what it had said")
+            return answer
         except EtcdError:
             if then:
                 self.amends.ended(client_id)
             raise
         finally:
             self._asking.discard(client_id)
-            passed = self._passed.pop(client_id, None)
-            if passed is not None:
+            for passed in self._passed.pop(client_id, ()):
                 self.reactor.callLater(0, self.taken, client_id, *passed)
 
-    async def _won(
-        self, client_id: str, revision: int, origin: str, before: str, lasts: bool, user: str
-    ) -> Claim:
+    async def _won(self, client_id: str, revision: int, origin: str, before: str, lasts: bool,
+                   user: str, since: int) -> Claim:  # fmt: skip
         """It is ours from this revision on; where another had it, its session comes from there,
         or from who had it `before`. `user`: whose it is, as etcd says."""
         self.owned[client_id] = revision
         self.tried.won(client_id, origin)
-        self.amends.claimed(client_id, user, lasts)
+        self.amends.claimed(client_id, user, lasts, not origin)
         if not origin:
             state = self.moves.recall(client_id, revision)
             held = Held.NOWHERE if state is None else Held.NODE
             return Claim(revision, held, self.name if state else "", state)
         comes = self.moves.arrivals.expect(client_id, origin, revision)
-        comes.user = user
-        comes.lasts = comes.lasts or lasts
-        comes.before = before
+        comes.user, comes.before, comes.since = user, before, since
+        comes.lasts, comes.lease = lasts, self.lease
+        if before and comes.is_nothing:  # so it was said before etcd has answered
+            comes.whole = False
+            self.moves.arrivals.nothing(client_id, comes)
         return await self._moved(client_id, revision)
 
     async def _moved(self, client_id: str, revision: int) -> Claim:
@@ -318,28 +353,14 @@ class Owners:
             return True
         return self.moves.arrivals.find(client_id, revision) is not None
 
-    async def whose(self, client_id: str) -> tuple[str, str, int] | None:
-        """Who has it as etcd knows it, from whom, and since when: our answer may not have come.
-
-        Nobody is "". None: we are no member, and not told.
-        """
-        while self.lease:
-            try:
-                answer = await self.many.transaction([], [get(self.keys.own(client_id))])
-            except EtcdError:
-                await deferLater(self.reactor, _AGAIN)
-                continue
-            kv = answer.found[0] if answer.found else None
-            if kv is None:
-                return "", "", 0
-            known = self.keys.owner(kv)
-            return known.node, known.origin, kv.changed
-        return None
+    def whose(self, client_id: str) -> Awaitable[tuple[str, str, int] | None]:
+        """See `mqttd.cluster.sessions.whose`."""
+        return whose(self, client_id)
 
     def pull(self, client_id: str, giver: str) -> None:
         """Claim what another node gives away, if it still has it."""
         if client_id not in self.owned and client_id not in self.turns and self.lease:
-            pulled = Deferred.fromCoroutine(self._claim(client_id, None, giver))
+            pulled = Deferred.fromCoroutine(self._claim(client_id, None, False, giver))
             pulled.addErrback(lambda failure: None)  # it is offered again
 
     def unclaimed(self, client_id: str) -> None:
@@ -353,17 +374,7 @@ class Owners:
         revision = self.owned.pop(client_id, None)
         if revision is None:
             return None
-        return Deferred.fromCoroutine(self.let_go(client_id, revision))
-
-    async def let_go(self, client_id: str, revision: int) -> None:
-        """Etcd is to say no more that this is ours; later, where it does not answer."""
-        key = self.keys.own(client_id)
-        try:
-            if not self.lease:
-                raise EtcdError("etcd does not answer")
-            await self.many.transaction([equals(key, revision)], [remove(key)])
-        except EtcdError:
-            self.amends.ended(client_id, revision)
+        return Deferred.fromCoroutine(self.amends.let_go(client_id, revision))
 
     def watch(self, taken: Callable[..., SessionState | None]) -> None:
         """As `IRegistry.watch`; it is told what becomes of what the store keeps of a session."""
@@ -382,24 +393,26 @@ class Owners:
         if self.silence.keeps(lambda: self.taken(client_id, by, revision)):
             return
         if client_id in self._asking:
-            self._passed[client_id] = (by, revision)
+            self._passed.setdefault(client_id, []).append((by, revision))
             return  # whether it was ours before that is about to be known
         self._heard[client_id] = revision
-        if self.owned.get(client_id, 0) < revision:
-            self.owned.pop(client_id, None)
         self._hand(client_id, by, revision)
         self._forget_taken(client_id, revision)
 
     def _hand(self, client_id: str, by: str, revision: int) -> None:
+        known = self.owned.get(client_id, 0)
+        if known < revision:
+            self.owned.pop(client_id, None)
         if client_id not in self.owned:
             self.amends.forget(client_id)
         state = self._hand_over(client_id, revision)
         if state is None and client_id in self.sessions:
-            self.moves.tell_look(client_id, by, revision)  # it is here by a later claim than that
+            # It is here by a later claim than that.
+            self.moves.transit.tell_look(by, client_id, revision)
             return
-        self.tried.taken(client_id, revision, state is not None)
+        self.tried.taken(client_id, revision, state is not None, self.moves.has_of(client_id, by))
         self.went += state is not None
-        self.moves.hand(client_id, by, revision, state)
+        self.moves.hand(client_id, by, revision, state, doubt=not known)
 
     def wanted(self, client_id: str, by: str, revision: int) -> None:
         """A node asks again for what it has claimed: it, or we, may have begun anew."""
@@ -408,14 +421,13 @@ class Owners:
         if client_id in self._asking:
             self.reactor.callLater(_SOON, self.wanted, client_id, by, revision)
         elif self.owned.get(client_id, 0) < revision:
-            self.owned.pop(client_id, None)
             self._hand(client_id, by, revision)
         elif client_id in self.sessions:
-            self.moves.tell_look(client_id, by, revision)
+            self.moves.transit.tell_look(by, client_id, revision)
         else:
             # We have claimed it of that node since: it waits for what left here before, or for our
             # word that nothing did, and we for it.
-            self.tried.taken(client_id, revision, False)
+            self.tried.taken(client_id, revision, False, self.moves.has_of(client_id, by))
             self.moves.hand(client_id, by, revision, None)
 
     def _forget_taken(self, client_id: str, revision: int) -> None:
@@ -439,7 +451,7 @@ class Owners:
 
     def user(self, client_id: str, username: str | None) -> str:
         """Whose a session is, for etcd; empty where the client id alone decides."""
-        return user_of(client_id, username) if self.by_user else ""
+        return user_of(client_id, username) if self.is_by_user() else ""
 
     def user_in(self, client_id: str, state: SessionState) -> str:
         """As `user`, of a session that is a state; empty where that cannot be read."""
@@ -461,12 +473,14 @@ class Owners:
         stays = self.all_lasts or session is None or session.expiry_interval
         return self.home if stays else self.lease
 
-    def is_elsewhere(self, client_id: str, owner: str, revision: int) -> None:
-        """Of two sessions that of the newer epoch stays: whose it is says whether it has one."""
-        self.owned.pop(client_id, None)
+    def is_elsewhere(self, client_id: str, owner: str, revision: int, of: str) -> None:
+        """Of two sessions that of the newer epoch stays: who has it, `of` us or not, says whether
+        there is one there. Where it was never ours since we began, it may have been sent before."""
+        known = self.owned.pop(client_id, 0)
         state = self._hand_over(client_id, revision)
         if state is not None:
-            self.moves.hand(client_id, owner, revision, state)
+            doubt = not known or of != self.name
+            self.moves.hand(client_id, owner, revision, state, doubt=doubt)
         else:
             self.moves.arrivals.passed(client_id, owner, revision)
 
@@ -474,23 +488,11 @@ class Owners:
 
     def _hand_over(self, client_id: str, revision: int) -> SessionState | None:
         """End a session here, for who has it now: what it was, with a will that is to come."""
-        will = will_of(self.sessions.get(client_id))
-        state = self.hand_over(client_id, revision, self.moves.leaves)
-        if state is None or will is None:
-            return state
-        self.moves.willed(client_id, *will)
-        return with_will(state, *will)
+        self.amends.leave_again(client_id)
+        return end_for_another(self.moves, self.hand_over, client_id, revision)
 
     def keep_here(self, client_id: str, revision: int, state: SessionState) -> None:
         """A session is here whose client is away."""
         self.keeps(client_id, revision, state)
         if client_id not in self.sessions:
             self.release(client_id, revision)  # it cannot be read
-
-
-def _not_any_more(giver: str) -> EtcdError:
-    return EtcdError(f"node {giver!r} does not have it any more")
-
-
-def _anothers(client_id: str) -> PermissionError:
-    return PermissionError(f"the session of {client_id!r} is another user's")

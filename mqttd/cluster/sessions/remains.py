@@ -13,7 +13,9 @@ What goes on before it was entered here is kept by the node that it has come fro
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
+from mqttd.cluster.sessions.left import Left
 from mqttd.session.ground.message import Message
 from mqttd.session.session import Session
 
@@ -33,6 +35,8 @@ class Remains:
         #: Tells the journal of the will of its client, and whether it has one.
         self._will: Callable[[Message | None, int], object] | None = None
         self._willed = False
+        #: Has our store forget to whom it goes.
+        self._left: Callable[[], object] = lambda: None
 
     @classmethod
     def of(cls, session: Session) -> Remains:
@@ -53,6 +57,12 @@ class Remains:
         made._will = will
         made.take(session)
         return made
+
+    def leaves_for(self, left: Left, client_id: str, to: str, revision: int) -> None:
+        """It is on its way to who has claimed it in this revision: our store knows that."""
+        if self.owner:
+            left.goes(client_id, to, revision)
+            self._left = partial(left.over, client_id)
 
     def keep(self, will: Message, delay_seconds: int) -> None:
         """The will of its client, which is away, goes along, and is kept as long."""
@@ -80,4 +90,5 @@ class Remains:
             self._will(None, 0)
             self._willed = False
         if ended is not None:
+            self._left()
             ended(self._numbers)

@@ -10,6 +10,7 @@ from mqttd.broker.sessions.endings import Burial
 from mqttd.broker.sessions.records import Record, queue_of, subscribe_all
 from mqttd.cluster.links.nodes import Node, NodeMesh
 from mqttd.cluster.sessions.catcher import Catcher
+from mqttd.cluster.sessions.left import Left
 from mqttd.cluster.sessions.packets import joined
 from mqttd.codec.topic import is_shared
 from mqttd.mesh.frames import STATE, packed, packed_frame, split
@@ -72,6 +73,7 @@ class Transit:
         self.broker = broker
         self.mesh = mesh
         self.reactor = reactor
+        self.left = Left(broker)
         #: Nodes that have just gone, and until when they may be back.
         self._gone: dict[str, float] = {}
         #: What is done, and is to be told to nodes that were not there then.
@@ -89,6 +91,23 @@ class Transit:
             self._untold.setdefault(to, []).append((client_id, revision))
         else:
             self.say(node, DONE, client_id, revision)
+            self.broker.perform_later()
+
+    def tell_nothing(self, to: str, client_id: str, revision: int) -> None:
+        """There is nothing here of what this node has claimed."""
+        node = self.mesh.nodes.get(to)
+        if node is not None:
+            self.say(node, WHOLE, client_id, revision)
+            self.broker.perform_later()
+
+    def tell_look(self, to: str, client_id: str, revision: int, *of: str) -> None:
+        """Have a node look at etcd: who it sends it to, or asks, has nothing by this revision.
+
+        of: by whom it would have come there.
+        """
+        node = self.mesh.nodes.get(to)
+        if node is not None:
+            self.say(node, LOOK, client_id, revision, *(each.encode() for each in of))
             self.broker.perform_later()
 
     def joined(self, node: Node) -> None:

@@ -6,7 +6,8 @@
     a node starts    --> what nodes that are not there have left, its own of before too
 
 A will without delay is due when the node is gone; one with a delay is not, when its client is
-somewhere by then. Where others take over the sessions of a node, that is said by who has it then.
+somewhere by then, or its node is back, which has it with the session: `mqttd.cluster.wills.before`.
+Where others take over the sessions of a node, that is said by who has it then.
 
 One that is there already is not written again; who changes wills all the time has the last ones
 written, `_RATE` bytes a second. What is more than a node may have in etcd, or a user
@@ -20,7 +21,6 @@ will waits for it. MQTT 5.0, 3.1.2.5, 3.1.3.2.2.
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -36,6 +36,7 @@ from mqttd.cluster.etcd.client import (
     Etcd,
     EtcdError,
     Kv,
+    absent,
     created,
     end_of,
     equals,
@@ -45,6 +46,7 @@ from mqttd.cluster.etcd.client import (
 )
 from mqttd.cluster.etcd.keys import Keys
 from mqttd.cluster.etcd.pace import Pace
+from mqttd.cluster.wills.before import Before
 from mqttd.cluster.wills.written import Whose, Written
 from mqttd.net.fair import house_of
 from mqttd.session.ground.settings import NEVER
@@ -68,6 +70,9 @@ _LANES: Final = 8
 #: Seconds between two tries, and before the next node looks after a dead one.
 _AGAIN: Final = 0.5
 _TURN: Final = 0.3
+#: Seconds for etcd to have all that has changed when we go, and between two looks at that.
+_END: Final = 10.0
+_SOON: Final = 0.05
 #: Seconds between two lines about wills that are not written.
 _QUIET: Final = 10.0
 #: Seconds until wills that cannot be read are looked at again.
@@ -124,8 +129,8 @@ class Heirs:
         self.is_member = is_member
         self.broker: Broker
         self.log = Logger(namespace="mqttd.cluster")
-        #: A file that says that what our store has kept of wills nobody else has seen to.
-        self.note = ""
+        #: Those of ours that our store has kept, or etcd.
+        self.before = Before(etcd, keys, name)
         #: Whether others have the sessions of a node by now.
         self.is_taken_over: Callable[[str], bool] = lambda name: False
         #: Wills of nodes that were gone which this one has published.
@@ -155,30 +160,61 @@ class Heirs:
 
     def begin(self, epoch: int) -> None:
         """We are a member: nothing is written yet."""
-        self._epoch = epoch
-        self.written.clear()
+        again, self._epoch = self._epoch, epoch
         sessions = self.broker.sessions
         self._pending = {name: None for name, each in sessions.items() if each.will is not None}
+        if again and self.broker.wills.held is None:
+            # While we were gone others may have published those of clients that were away.
+            away = [name for name in self._pending if sessions[name].channel is None]
+            self._later(0, self._settle, list(filter(self.written.knows, away)))
+        self.written.clear()
         self._go()
+
+    async def settle(self) -> None:
+        """Let go of what others have published of what our store has kept. Raises EtcdError.
+
+        Before any session goes to another node: so a will that goes along is nobody's else.
+        """
+        sessions = self.broker.sessions
+        client_ids = [name for name, each in sessions.items() if each.will is not None]
+        await self.before.settle(self.broker, self._epoch, client_ids)
+
+    async def _settle(self, client_ids: list[str]) -> None:
+        """As `settle`, in the midst of our life, of what was written before."""
+        await self.before.settle(self.broker, self._epoch, client_ids)
+        async for some in self._of_the_gone(self.keys.wills_ever(self.name)):
+            for found in some:
+                if found.delay and found.key not in self.before.over:
+                    self._see_to(found)
+        await self.before.clear()
 
     def changed(self, client_id: str) -> None:
         """A client has another will, or none."""
         self._pending[client_id] = None
         self._go()
 
-    def end(self) -> Deferred[Any]:
-        """We go, and what becomes of our wills is decided: nobody is to publish them."""
+    def end(self, alone: bool) -> Deferred[Any]:
+        """We go: others publish what has a delay, each in its time, if they are there."""
+        return Deferred.fromCoroutine(self._end(alone))
+
+    async def _end(self, alone: bool) -> None:
+        sessions, settings = self.broker.sessions, self.broker.settings
+        late = [name for name, each in sessions.items() if each.will is not None]
+        given = late and self._epoch and not alone and settings.wills_at_stop != "keep"
+        ends = self.reactor.seconds() + _END
+        while given and (self._pending or self._lanes):
+            if self.reactor.seconds() >= ends:
+                given = False
+            await deferLater(self.reactor, _SOON)
         epoch, self._epoch = self._epoch, 0
         for call in self._due:
             if call.active():
                 call.cancel()
-        return Deferred.fromCoroutine(self._remove_all(epoch))
-
-    async def _remove_all(self, epoch: int) -> None:
-        if epoch:
+        if given:
+            self.before.keep([name for name in late if not self.written.knows(name)])
+        elif epoch:
             await self.etcd.remove_all(self.keys.wills_of(self.name, epoch))
-            with open(self.note, "w", encoding="ascii"):
-                pass
+            self.before.keep(None)
 
     def _go(self) -> None:
         if self._epoch and self._pending and not self._called and self._lanes < _LANES:
@@ -291,24 +327,24 @@ class Heirs:
         """A node is gone: see to its wills, one survivor after the other."""
         self._later(_TURN * self.rank(), self._inherit, self.keys.wills_of(name, epoch))
 
-    async def sweep(self) -> int:
-        """See to what nodes have left that are not there; of how many of our own. EtcdError."""
-        own = 0
+    async def sweep(self) -> None:
+        """See to what nodes have left that are not there; this one, too. Raises EtcdError."""
+        over = set(self.before.over)
         async for some in self._of_the_gone(self.keys.wills):
             for found in some:
-                own += found.node == self.name
-                self._see_to(found)
-        return own
+                if found.key not in over:
+                    self._see_to(found)
+        self._later(_AGAIN, self.before.clear)
 
-    def release(self, alone: bool) -> None:
-        """The others are met: those wills of before that nobody has seen to are due.
-
-        alone: there was nobody who could have.
-        """
-        if os.path.exists(self.note):
-            os.unlink(self.note)
-            alone = True
-        self.broker.wills.release(published=not alone)
+    def release(self) -> None:
+        """The others are met: those wills of before that nobody has seen to are due."""
+        wills, theirs = self.broker.wills, self.before.theirs
+        held = wills.held or {}
+        for published in (True, False):
+            wills.held = {each: held[each] for each in held if (each in theirs) is published}
+            wills.release(published)
+        theirs.clear()
+        self.before.forget()
 
     def _later(self, seconds: float, what: Callable[..., Any], *about: object) -> None:
         def now() -> None:
@@ -348,7 +384,7 @@ class Heirs:
         """None where its node is there, and where it cannot be read: it stays, for who can."""
         try:
             node, epoch, client_id = self.keys.parts_of_will(kv.key)
-            if self.is_there(node, epoch):
+            if self.is_there(node, epoch) or (node, epoch) == (self.name, self._epoch):
                 return None
             left = msgspec.msgpack.decode(kv.value, type=_Left)
             will = load_will(left.packet, client_id, left.username, left.expiry)
@@ -393,7 +429,10 @@ class Heirs:
             owner = self._owner(answer)
             if owner != self.name and self.is_member(owner):
                 return  # it sees to that
-        answer = await self.etcd.transaction([equals(key, changed)], [remove(key), own])
+        when = [equals(key, changed)]
+        if delay and node != self.name and not self.is_taken_over(node):
+            when.append(absent(self.keys.node(node)))  # else it is back, and has the will itself
+        answer = await self.etcd.transaction(when, [remove(key), own])
         owner = self._owner(answer)
         if not answer.done or (delay and self._is_back(node, client_id, owner)):
             return
@@ -410,7 +449,7 @@ class Heirs:
 
     def _is_back(self, node: str, client_id: str, owner: str) -> bool:
         """Whether the client of a will has been somewhere since; a session may be here without."""
-        if owner != self.name or not self.is_taken_over(node):
+        if owner != self.name or not (node == self.name or self.is_taken_over(node)):
             return bool(owner) and self.is_member(owner)
         session = self.broker.sessions.get(client_id)
         return session is not None and (session.channel is not None or session.last_reason != "")

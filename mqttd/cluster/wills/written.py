@@ -49,6 +49,10 @@ class Written:
         known = self._of.get(client_id)
         return known is not None and known[0] == _digest(value)
 
+    def knows(self, client_id: str) -> bool:
+        """Whether etcd has a will of this client."""
+        return client_id in self._of
+
     def change(self, client_id: str, value: bytes, whose: Whose) -> bool | None:
         """What to do with a client's will, which is empty if there is none; that counts as done."""
         self.left_out.pop(client_id, None)

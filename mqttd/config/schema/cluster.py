@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from ipaddress import ip_address
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
@@ -166,3 +168,12 @@ class Cluster(Struct, frozen=True, kw_only=True):
         """Host and port of `bind`; the host is empty for all addresses."""
         host, _, port = self.bind.rpartition(":")
         return host.removeprefix("[").removesuffix("]"), int(port)
+
+    def reached(self, name: str, port: int) -> str:
+        """What other nodes are told of the node `name`, which listens at this port."""
+        host = self.address[0]
+        with suppress(ValueError):  # it is a name
+            if ip_address(host).is_unspecified:
+                host = ""
+        shown = f"[{host}]" if ":" in host else host or name
+        return self.advertise or f"{shown}:{port}"

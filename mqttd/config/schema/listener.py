@@ -157,8 +157,8 @@ class Listener(Struct, frozen=True, kw_only=True):
     flapping_disconnects: Annotated[
         int,
         keys.count(
-            "Disconnects of one client id within `flapping_window` for which it is banned; 0 bans"
-            " nobody.",
+            "Disconnects of one client id, of one user or, without a user name, from one address,"
+            " within `flapping_window` for which that client is banned; 0 bans nobody.",
             "listener",
             0,
             1_000_000,

@@ -250,7 +250,8 @@ class Session(Struct, frozen=True, kw_only=True):
         keys.plain(
             "What becomes of the wills of connected clients when the broker is stopped: published,"
             " kept with sessions that are stored until their clients are back or not in time after"
-            " the restart (others are published), or dropped.",
+            " the restart (others are published), or dropped; in a cluster other nodes publish"
+            " those with a delay when that is over, unless they are kept.",
             "session",
         ),
     ] = "publish"

@@ -25,9 +25,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, Literal
 
-from mqttd.pipeline.log.background import Background
+from mqttd.pipeline.log.background import Parts
 from mqttd.pipeline.log.blocks import Taken, encode_gap, is_loose
 from mqttd.pipeline.log.columns import Columns
+from mqttd.pipeline.log.pace import Pace
 from mqttd.pipeline.log.packed import parts
 from mqttd.pipeline.log.writer import Encoded, Writer
 from mqttd.pipeline.log.zstd import Codec
@@ -45,6 +46,8 @@ LOOK_EVERY: Final = 5.0
 LOOK_SOON: Final = 0.25
 #: So many bytes a second, or more, are no quiet moment.
 BUSY: Final = 10 << 20
+#: Seconds without an event after which nothing is expected to follow.
+LONG: Final = 60.0
 
 
 class _Waiting:
@@ -96,7 +99,7 @@ class Appender:
         retry_every: float = 1.0,
         codec: Codec | None = None,
         quick: Codec | None = None,
-        background: Background | None = None,
+        background: Parts | None = None,
         loose: bool = False,
     ) -> None:
         self.writer = writer
@@ -116,6 +119,10 @@ class Appender:
         self.failures = 0
         self.written_events = 0
         self.written_bytes = 0
+        #: Events are being dropped, from the first one until the queue is half empty again; and
+        #: how many were, this time or the last.
+        self.losing = False
+        self.lost = 0
         #: The offset behind what is written.
         self.written = writer.next
         #: How many events a stop has not written.
@@ -135,6 +142,11 @@ class Appender:
         self._lost = 0
         self._lost_at = 0
         self._lost_why = ""
+        #: Whose acknowledgements wait, group by group; and how the other thread wakes this one.
+        self.pace: Pace | None = None
+        self.wake: Callable[[], object] = lambda: soon(self.progress)
+        #: How far of `written` this thread has told.
+        self._told_of = writer.next
         self._waiters: deque[tuple[int, Callable[[], None]]] = deque()
         # Between the threads, without a lock: who holds one may not get the processor for long.
         self._queue: deque[_Waiting] = deque()
@@ -162,11 +174,6 @@ class Appender:
         return self.queued_bytes > (2 if self.overflow == "block" else 1) * self.queue_bytes
 
     @property
-    def losing(self) -> bool:
-        """Whether events are being dropped."""
-        return self._lost > 0
-
-    @property
     def trouble(self) -> str:
         """Why nothing is written now, as the other thread knows it; may be empty."""
         return self._fails
@@ -186,6 +193,15 @@ class Appender:
 
     def flush(self) -> None:
         """Hand what is there to the thread, as a block."""
+        end = self.next
+        self._hand_over()
+        if self.pace is not None and self.pace.gathering.waits():
+            gathering = self.pace.gathering
+            gathering.close(end)
+            if self.written >= end:  # nobody has to write anything for these
+                gathering.keep_soon(end)
+
+    def _hand_over(self) -> None:
         if self.columns.count:
             taken = self.columns.take()
             self.appended += taken.rows
@@ -213,13 +229,16 @@ class Appender:
             self._bell.put(None)
 
     def _lose(self, taken: Taken) -> None:
-        first = not self._lost
-        self._lost += taken.rows
-        self.dropped += taken.rows
-        if first:
+        if not self._lost:
             self._lost_at = taken.first
             self._lost_why = self.failing or "queue full"
-            self.changed()
+        if not self.losing:
+            self.losing = True
+            self.lost = 0
+        self._lost += taken.rows
+        self.lost += taken.rows
+        self.dropped += taken.rows
+        self.changed()
 
     def _put_gap(self) -> None:
         if self._lost:
@@ -247,30 +266,40 @@ class Appender:
 
     @property
     def waiters(self) -> int:
-        """How many wait for `when_written`."""
-        return len(self._waiters)
+        """How many wait for something to be written."""
+        return len(self._waiters) + (0 if self.pace is None else len(self.pace.gathering))
+
+    def idle(self) -> bool:
+        """Whether all that was handed over is written, and who waited for it was told."""
+        return self._told_of >= self._base
 
     def _failed(self) -> None:
         """The disk has begun to fail, or has ended it."""
         self.failing = self._fails
         self.changed()
 
-    def _progress(self) -> None:
+    def progress(self) -> None:
         """The thread has written something, or failed to."""
         self._told = False
-        written = self.written
+        self._told_of = written = self.written
         waiters = self._waiters
         while waiters and waiters[0][0] <= written:
             waiters.popleft()[1]()
+        if self.pace is not None:
+            self.pace.gathering.release(written)
+            self.pace.written()
         if self.queued_bytes * 2 < self.queue_bytes:
             self._congest(False)
             if self._lost and not self.columns.count:
                 self._put_gap()
+            if self.losing and not self._lost:
+                self.losing = False
+                self.changed()
 
     def _tell(self) -> None:
         if not self._told:
             self._told = True
-            self._soon(self._progress)
+            self.wake()
 
     def stop(self) -> None:
         """Hand over what is left; the thread writes it, closes the writer and ends. See `join`."""
@@ -304,6 +333,7 @@ class Appender:
         clean_up_at = time.monotonic() + CLEAN_UP_EVERY
         looked_at = time.monotonic()
         look_at = looked_at + LOOK_EVERY
+        wrote_at = looked_at
         seen = 0
         wait = LOOK_EVERY
         while True:
@@ -325,7 +355,11 @@ class Appender:
                 if self.background is not None and time.monotonic() >= look_at:
                     now = time.monotonic()
                     quiet = self.written_bytes - seen < BUSY * (now - looked_at)
+                    if self.written_bytes != seen:
+                        wrote_at = now
                     looked_at, seen = now, self.written_bytes
+                    if quiet and self.codec is not None:
+                        self.writer.rest(now - wrote_at >= LONG)
                     self.background.step(quiet)
                     every = LOOK_SOON if self.background.busy else LOOK_EVERY
                     look_at = time.monotonic() + every
@@ -384,5 +418,5 @@ class Appender:
         if failing != self._fails:
             self._fails = failing
             self._soon(self._failed)
-        if self._waiters or self.congested or self._lost:
+        if self._waiters or self.congested or self.losing or self.pace is not None:
             self._tell()

@@ -6,8 +6,11 @@
     put        a segment, read back and compared, then its entry; a segment without one is not there
     ArchivedLog   a log and its archive as one: what is not here any more is read there
 
-Readers plan by the entries and read ranges of bytes. Nothing is ever changed or deleted by this
-program; how long it stays there is the business of whoever keeps the place.
+Readers plan by the entries and read ranges of bytes. Where the place is away (not mounted, not
+reached) while they run, they plan by what they know, and wait for it where they read it.
+
+Nothing is ever changed or deleted by this program; how long it stays there is the business of
+whoever keeps the place.
 
     python -m mqttd.pipeline.log.archive URL LOG NODE SEGMENT END [SAFE]      put one segment
 """
@@ -22,10 +25,10 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from mqttd.checksum import crc32
 from mqttd.pipeline.log.blocks import FLAG_GAP, Block
-from mqttd.pipeline.log.checksum import crc32
 from mqttd.pipeline.log.child import begin
-from mqttd.pipeline.log.files import base_of
+from mqttd.pipeline.log.files import OtherFormat, base_of
 from mqttd.pipeline.log.reader import AGAIN, Bounds, DataLoss, EventLog, Run, check_cover
 from mqttd.pipeline.log.scan import Harm, walk
 
@@ -36,16 +39,14 @@ FORMAT: Final = 1
 THERE: Final = "archive:"
 #: Seconds after which it is looked again what is there.
 LOOK_EVERY: Final = 60.0
+#: Seconds between two looks whether an archive is back.
+_PAUSE: Final = 0.5
 _PIECE: Final = 4 << 20
 _LOG_ID: Final = re.compile(r"[0-9a-f]{32}\Z")
 #: Whatever else lies there is somebody's who keeps the place, or was not put to its end.
 _ENTRY: Final = re.compile(r"[0-9]{20}\.json\Z")
 #: File systems in which folders come with the files in them.
 _FLAT: Final = frozenset(("s3", "gcs", "abfs"))
-
-
-class _OtherFormat(ValueError):
-    """What is there was put there by another program than this one."""
 
 
 class Entry(NamedTuple):
@@ -147,6 +148,19 @@ class Archive:
                 size += len(piece)
         return size, crc
 
+    def is_missing(self) -> bool:
+        """Whether the place itself is not there; raises OSError where it cannot be reached."""
+        return self._fs.type_name not in _FLAT and not self._exists(os.path.dirname(self._root))
+
+    def trouble(self) -> str:
+        """Why nothing is read of a log that was put there; empty where something is."""
+        try:
+            if self.is_missing():
+                return "it is not there"
+            return "" if self._list(self._root) else "nothing of this log is there any more"
+        except OSError as error:
+            return f"it cannot be reached: {error}"
+
     def logs(self) -> list[str]:
         """The ids of all logs of which something is there."""
         names = (os.path.basename(one.path) for one in self._list(os.path.dirname(self._root)))
@@ -186,13 +200,13 @@ class Archive:
             found = json.loads(data)
             number = found["format"]
             if number != FORMAT:
-                raise _OtherFormat(f"{path}: format {number}, this program reads {FORMAT}")
+                raise OtherFormat(f"{path}: format {number}, this program reads {FORMAT}")
             end = int(found["end"])
             for position, size, base, rows, mask, first, last, flags in found["blocks"]:
                 gap = bool(flags & FLAG_GAP)
                 where = node, THERE + name, position, size
                 blocks.append(Block(*where, base, rows, mask, first, last, gap, flags))
-        except _OtherFormat:
+        except OtherFormat:
             raise
         except (ValueError, LookupError, TypeError) as error:
             raise ValueError(
@@ -228,12 +242,25 @@ class ArchivedLog:
 
     alone: no other log is read with this archive. The first `bounds` raises ValueError where
     nothing is there of a log that has lost its begin: what a wrong `url` hides nobody would miss.
+    known: a query runs that has found it. patience: seconds for which what is read there is waited
+    for, while the place is away.
     """
 
-    def __init__(self, near: EventLog, url: str, alone: bool = True) -> None:
+    def __init__(
+        self,
+        near: EventLog,
+        url: str,
+        alone: bool = True,
+        known: bool = False,
+        patience: float = 0.0,
+    ) -> None:
         self.near = near
         self.log_id = near.log_id
-        self._url, self._alone, self._checked = url, alone, False
+        #: For people, without what may be secret.
+        self._url = re.sub("//[^/@]*@", "//", url.partition("?")[0])
+        self._alone, self._checked, self._patience = alone, known, patience
+        #: Since when it is away.
+        self._away_since: float | None = None
         self._archive = Archive(url, near.log_id)
         self._there: dict[str, list[Entry]] = {}
         self._looked = -LOOK_EVERY
@@ -266,18 +293,50 @@ class ArchivedLog:
         if self._there or not cut or (others and not self._alone):
             return
         node, first = min(cut.items())
-        has = f"it has those of log {', '.join(others[:3])}" if others else "no log is there"
+        what = (
+            f"mqttd: option archive = {self._url!r}: nothing of this log ({self.log_id}) is there,"
+            f" and the log itself begins at event {first} of node {node}; "
+        )
+        if not others:
+            gone = "the place is not there" if self._archive.is_missing() else "no log is there"
+            raise ValueError(
+                f"{what}{gone}. Is it mounted? Or else look at the URL: expected is that of archive"
+                " in the broker's etc/plugins/spark.conf, or no archive"
+            )
         raise ValueError(
-            f"mqttd: option archive = {self._url.partition('?')[0]!r}: nothing of this log"
-            f" ({self.log_id}) is there, and the log itself begins at event {first} of node {node};"
-            f" {has}. Expected the URL that archive has in the broker's etc/plugins/spark.conf, or"
-            " no archive"
+            f"{what}it has those of log {', '.join(others[:3])}. Expected the URL that archive has"
+            " in the broker's etc/plugins/spark.conf, or no archive"
         )
 
+    @property
+    def archive_away(self) -> float | None:
+        """For how many seconds the archive has been away, None if it is there."""
+        return None if self._away_since is None else time.monotonic() - self._away_since
+
     def _look(self) -> None:
-        there = {node: self._archive.entries(node) for node in self._archive.nodes()}
-        self._there = {node: entries for node, entries in there.items() if entries}
+        try:
+            there = {node: self._archive.entries(node) for node in self._archive.nodes()}
+        except OSError as error:
+            if not self._checked:
+                raise OSError(f"mqttd: archive {self._url} cannot be reached: {error}") from None
+            there = {}
+        there = {node: entries for node, entries in there.items() if entries}
         self._looked = time.monotonic()
+        if self._there and not there:
+            # What was put there stays there: it is away, and what is known of it holds.
+            self._tell(self._archive.trouble(), "what is read there is waited for")
+        else:
+            self._there = there
+            self._tell("", "")
+
+    def _tell(self, trouble: str, then: str) -> None:
+        """Whether the archive is away, told once."""
+        if trouble and self._away_since is None:
+            self._away_since = time.monotonic()
+            print(f"mqttd: archive {self._url}: {trouble}; {then}", file=sys.stderr)
+        elif not trouble and (away := self.archive_away) is not None:
+            self._away_since = None
+            print(f"mqttd: archive {self._url} is back after {away:.0f} s", file=sys.stderr)
 
     def blocks(self, node: str, start: int, end: int, whole: bool = True) -> list[Block]:
         """See `EventLog.blocks`; what the log deletes meanwhile is looked for in the archive."""
@@ -317,9 +376,25 @@ class ArchivedLog:
 
     def read_run(self, run: Run) -> bytes:
         """See `EventLog.read_run`."""
-        if run.segment.startswith(THERE):
-            return self._archive.read(run)
-        return self.near.read_run(run)
+        if not run.segment.startswith(THERE):
+            return self.near.read_run(run)
+        while True:
+            try:
+                data = self._archive.read(run)
+            except (DataLoss, OSError):
+                if not (trouble := self._archive.trouble()):
+                    raise
+                self._tell(trouble, f"waiting for up to {self._patience:.0f} s")
+                if (self.archive_away or 0.0) >= self._patience:
+                    raise OSError(
+                        f"mqttd: archive {self._url}: {trouble}, for {self.archive_away:.0f} s"
+                        f" (outageTimeout); events {run.base} to {run.end - 1} of node {run.node}"
+                        " are read there"
+                    ) from None
+                time.sleep(_PAUSE)
+            else:
+                self._tell("", "")
+                return data
 
     def commit(
         self, group: str, nodes: dict[str, int], stopped: bool = False, reader: str = ""

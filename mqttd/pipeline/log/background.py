@@ -8,26 +8,32 @@ Where there is an archive it is at once, since what is there is never written ag
 Only the thread that writes the log changes what is in its folder, so that retention and this never
 meet; the child writes a file beside, and ends when the writer does. What a crash leaves beside is
 removed at the next start.
-Segments are archived in order; everything before `safe` is.
+Segments are archived in order, each as soon as it is merged; everything before `safe` is.
+
+Of a part that nobody writes (of a worker that is there no longer) it is all the same, and the
+newest segment is merged, too. It is never archived: a worker that comes back goes on in it. The
+folder's lock is held meanwhile, as who writes does (`Parts`).
 
 Promise: `step` waits for nothing. A child that fails is told, and an archive that hangs; a segment
-that cannot be merged is left alone, one that cannot be archived is tried again.
+that cannot be archived is tried again soon, one that cannot be merged (a full disk) after a while.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import math
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import IO, Final
 
 from mqttd.pipeline.log.child import PARENT
 from mqttd.pipeline.log.files import (
+    LOCK,
     Damaged,
     base_of,
     read_json,
@@ -37,13 +43,15 @@ from mqttd.pipeline.log.files import (
 )
 from mqttd.pipeline.log.merge import Held
 
-__all__ = ["Background"]
+__all__ = ["Background", "Parts"]
 
 _BESIDE: Final = ".merged"
 _NOTE: Final = "archive.json"
 _NOTHING: Final = 3
 #: Seconds until what could not be archived is tried again.
 AGAIN: Final = 30.0
+#: And what could not be merged: without an archive nobody waits for it.
+MERGE_AGAIN: Final = 600.0
 #: Seconds after which an archive that has not taken a segment is told.
 SLOW: Final = 60.0
 
@@ -53,6 +61,7 @@ class Background:
 
     how: as `merge` takes it, zstd or none; archive: where to, empty for nowhere.
     told: called in the writer's thread with what is wrong, and with "" when it is well again.
+    written: whether somebody writes there; if not, the lock is ours while a child runs.
     """
 
     def __init__(
@@ -64,6 +73,7 @@ class Background:
         log: str = "",
         again: float = AGAIN,
         slow: float = SLOW,
+        written: bool = True,
     ) -> None:
         self.folder = folder
         self.how = how
@@ -72,6 +82,7 @@ class Background:
         self.log = log
         self.again = again
         self.slow = slow
+        self.written = written
         #: Segments merged and archived since the start.
         self.merged = 0
         self.archived = 0
@@ -85,10 +96,17 @@ class Background:
         #: The offset behind the segment that is being archived; -1: it is being merged.
         self._end = -1
         self._done: set[str] = set()
+        #: What could not be merged, and when it is tried again.
+        self._unmerged: dict[str, float] = {}
         self._wait_until = 0.0
         #: When it is told that the child takes long; infinite once that is done.
         self._late_at = math.inf
         self._failed = False
+        #: It is told that something could not be merged.
+        self._told = False
+        self._lock = -1
+        if not written:
+            return  # whoever wrote there has left it, or will find it when it writes again
         for name in os.listdir(folder):
             if name.endswith(_BESIDE):
                 os.unlink(os.path.join(folder, name))
@@ -133,19 +151,47 @@ class Background:
                 return
             self._child = None
             self._finish(status)
+            self._let_go()
         names = segments_in(self.folder)
         self._done.intersection_update(names)
-        waiting = [name for name in names[:-1] if name not in self._done]
-        self.waiting = len(waiting)
-        if waiting and (quiet or self.archive):
-            self._done.add(waiting[0])
-            self._start(waiting[0], -1)
-            return
-        if self.archive and time.monotonic() >= self._wait_until:
-            for name, following in zip(names, names[1:], strict=False):
-                if base_of(following) > self.safe:
-                    self._start(name, base_of(following))
-                    return
+        for name in [name for name, at in self._unmerged.items() if time.monotonic() >= at]:
+            del self._unmerged[name]
+            self._done.discard(name)
+        ends = [base_of(name) for name in names[1:]]
+        # What is in the archive was merged before: a start does not begin with all of it again.
+        there = self.safe if self.archive else -1
+        closed = [(name, end) for name, end in zip(names, ends, strict=False) if end > there]
+        if names and not self.written:
+            closed.append((names[-1], -1))
+        self.waiting = sum(name not in self._done for name, _ in closed)
+        archives = self.archive and time.monotonic() >= self._wait_until
+        for name, end in closed:
+            if name not in self._done:
+                if (quiet or self.archive) and self._hold():
+                    self._done.add(name)
+                    self._start(name, -1)
+                return
+            if archives and end >= 0:
+                if self._hold():
+                    self._start(name, end)
+                return
+
+    def _hold(self) -> bool:
+        """Whether nobody else changes what is in the folder, until `_let_go`."""
+        if self.written:
+            return True
+        self._lock = os.open(os.path.join(self.folder, LOCK), os.O_RDWR | os.O_CREAT, 0o640)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._let_go()
+            return False
+        return True
+
+    def _let_go(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
     def _start(self, name: str, end: int) -> None:
         path = os.path.join(self.folder, name)
@@ -172,6 +218,7 @@ class Background:
             )
         except OSError as error:
             self._bad(str(error))
+            self._let_go()
 
     def _finish(self, status: int) -> None:
         if self._end >= 0:
@@ -182,10 +229,15 @@ class Background:
             os.replace(beside, path)
             sync_directory(self.folder)
             self.merged += 1
+            if self._told and not (self._unmerged or self._failed):
+                self._told = False
+                self.told("")
             return
         with contextlib.suppress(FileNotFoundError):
             os.unlink(beside)
         if status not in (0, _NOTHING) and os.path.exists(path):  # else retention was quicker
+            self._unmerged[os.path.basename(path)] = time.monotonic() + MERGE_AGAIN
+            self._told = True
             self._bad(f"status {status}")
 
     def _finish_archive(self, status: int) -> None:
@@ -218,3 +270,44 @@ class Background:
             child.wait()
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._at + _BESIDE)
+        self._let_go()
+
+
+class Parts:
+    """The part of a log that is written here, and those that nobody writes: a child at a time."""
+
+    def __init__(self, own: Background, left: Sequence[Background] = ()) -> None:
+        self.own = own
+        self._all = (own, *left)
+
+    @property
+    def merged(self) -> int:
+        """Segments merged since the start."""
+        return sum(part.merged for part in self._all)
+
+    @property
+    def archived(self) -> int:
+        """Segments archived since the start."""
+        return sum(part.archived for part in self._all)
+
+    @property
+    def waiting(self) -> int:
+        """Finished segments that are to be merged, as it was seen last."""
+        return sum(part.waiting for part in self._all)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a child is running."""
+        return any(part.busy for part in self._all)
+
+    def step(self, quiet: bool = True) -> None:
+        """See what the child has done, and start the next one, of our own part first."""
+        for part in sorted(self._all, key=lambda part: not part.busy):
+            part.step(quiet)
+            if part.busy:
+                return
+
+    def stop(self) -> None:
+        """End the child."""
+        for part in self._all:
+            part.stop()

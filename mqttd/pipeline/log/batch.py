@@ -23,11 +23,13 @@ from mqttd.pipeline.log.parts import (
     flags_of,
     ids_of,
     part_of,
+    repeated,
     signed,
     size_of,
     text_of,
     texts,
     uppers_of,
+    zeros,
 )
 from mqttd.pipeline.log.payloads import Payloads
 from mqttd.pipeline.log.schema import CODES
@@ -54,6 +56,8 @@ _MOST: Final = 1 << 60
 AHEAD: Final = 512
 #: So many runs of one client are worth a `Part`.
 WORTH: Final = 8
+#: Parts of what was published that are remembered for what becomes of it in the same turn.
+_KNOWN: Final = 64
 
 
 class Batch(Notes):
@@ -72,6 +76,7 @@ class Batch(Notes):
         #: Columns that are left empty.
         self.hide_client: bool = False
         self.hide_user: bool = False
+        self.hide_peer: bool = False
         self.hide_topic: bool = False
         self.hide_headers: bool = False
         #: Whose messages are kept; None: everybody's.
@@ -91,9 +96,10 @@ class Batch(Notes):
         self._parts: list[Part] = []
         self._sealed: int = 0
         self._apart: bool = False
-        #: Run -> what few runs have; of how many events it is, where that is not one.
-        self._peers: dict[int, str] = {}
-        self._reasons: dict[int, str] = {}
+        #: What few runs have: the first of some, how many, and their text, in order.
+        self._peers: list[tuple[int, int, str]] = []
+        self._reasons: list[tuple[int, int, str]] = []
+        #: By run: its properties; of how many events it is, where that is not one.
         self._blocks: dict[int, bytes] = {}
         self._counts: dict[int, int] = {}
         self._mask: int = 0
@@ -108,6 +114,8 @@ class Batch(Notes):
         self._came: int = 0
         self._own: Run | None = None
         self._block: bytes = b""
+        #: The last parts of what was published, with their runs, by the number of the first.
+        self._known: dict[int, tuple[list[Run], Part]] = {}
         #: Runs that a client was told of last, when, those of them that are events, and as a part.
         self._told: list[Run] = []
         self._told_at: int = 0
@@ -142,9 +150,9 @@ class Batch(Notes):
         if payload:
             self._payloads.add(payload)
         if peer:
-            self._peers[at] = peer
+            self._peers.append((at, 1, peer))
         if reason:
-            self._reasons[at] = reason
+            self._reasons.append((at, 1, reason))
         if block:
             self._blocks[at] = block
         text = len(client) + len(user) + len(peer) + len(topic) + len(reason)
@@ -190,6 +198,18 @@ class Batch(Notes):
         else:
             part = part_of(runs, self._came, self.limit, not self.hide_topic)
             self._put(part, _PUBLISH, self._came, client, user)
+            if len(self._known) >= _KNOWN:
+                self._known.clear()
+            self._known[runs[0].number] = (runs, part)
+
+    def _part_again(self, runs: list[Run], at: int) -> Part:
+        """What became of these, at least one, at this time: most often they were published so."""
+        known = self._known.get(runs[0].number)
+        if known is not None and known[0] == runs:
+            made = known[1].again(at)
+            if made is not None:
+                return made
+        return part_of(runs, at, -1, not self.hide_topic)
 
     def _put(self, part: Part, code: int, at: int, client: str, user: str) -> None:
         """Runs that are a part already."""
@@ -283,9 +303,9 @@ class Batch(Notes):
             b"".join([part.ids for part in parts]),
             text_of([part.clients for part in parts], runs),
             text_of([part.users for part in parts], runs),
-            self._sparse(self._peers, runs),
+            _sparse(self._peers, runs),
             text_of([part.topics for part in parts], runs),
-            self._sparse(self._reasons, runs),
+            _sparse(self._reasons, runs),
             b"".join([part.sizes for part in parts]),
             b"",
             lengths,
@@ -296,7 +316,16 @@ class Batch(Notes):
         self._clear()
         return taken
 
-    def _sparse(self, values: dict[int, str], runs: int) -> bytes:
-        if not values:
-            return b""
-        return texts([values.get(i, "") for i in range(runs)])
+
+def _sparse(spans: list[tuple[int, int, str]], runs: int) -> bytes:
+    """A column of texts that only these of so many runs have."""
+    if not spans:
+        return b""
+    made: list[bytes] = []
+    at = 0
+    for first, count, text in spans:
+        made.append(zeros(first - at))
+        made.append(texts([text]) if count == 1 else repeated(text, count))
+        at = first + count - 1
+    made.append(zeros(runs - 1 - at))
+    return b"".join(made)

@@ -26,7 +26,7 @@ from array import array
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from mqttd.pipeline.log.checksum import crc32
+from mqttd.checksum import crc32
 from mqttd.pipeline.log.schema import GAP
 
 __all__ = [
@@ -321,6 +321,16 @@ def span(data: bytes | memoryview, at: int) -> tuple[int, int, int]:
         return -1, -1, -1
     magic, version, _, size, _, base, count = _SPAN.unpack_from(data, at)
     if magic != MAGIC or version not in (PLAIN, PACKED) or not count or size > MAX_BLOCK:
+        return -1, -1, -1
+    return base, base + count, HEADER_SIZE + size
+
+
+def foreign_span(header: bytes) -> tuple[int, int, int]:
+    """The same of a block of a format that is not known, as far as its header is one of ours."""
+    if len(header) < HEADER_SIZE:
+        return -1, -1, -1
+    magic, version, _, size, _, base, count = _SPAN.unpack_from(header)
+    if magic != MAGIC or version in (PLAIN, PACKED) or not count or size > MAX_BLOCK:
         return -1, -1, -1
     return base, base + count, HEADER_SIZE + size
 

@@ -28,6 +28,7 @@ from urllib.parse import urlsplit
 from mqttd.pipeline.log.many import ManyLogs, pull_of
 from mqttd.pipeline.log.pull import SHARE, Away, Elsewhere, PullError, trusting
 from mqttd.pipeline.log.reader import Bounds, EventLog
+from mqttd.printable import printable, said_by
 
 __all__ = ["LOOK_EVERY", "ClusterLog", "Exports"]
 
@@ -55,9 +56,9 @@ def _post(
     connection.request("POST", path, json.dumps(body), headers)
     answer = connection.getresponse()
     data = answer.read()
-    if answer.status != 200:
-        raise ValueError(f"{answer.status}: {data[:200].decode(errors='replace')}")
     found: dict[str, Any] = json.loads(data)
+    if answer.status != 200:
+        raise http.client.HTTPException(f"{answer.status}: {printable(str(found['error'])[:200])}")
     return found
 
 
@@ -108,9 +109,12 @@ class Exports:
         for _ in range(len(self.endpoints)):
             try:
                 return self._ask(self.endpoints[0])
-            except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
-                why = f"etcd at {self.endpoints[0]}: {error!r}"
-                self.endpoints.append(self.endpoints.pop(0))
+            except (OSError, http.client.HTTPException) as error:
+                why = said_by(error)
+            except (ValueError, KeyError, TypeError):
+                why = "an answer, but not of etcd (option etcd)"
+            why = f"etcd at {self.endpoints[0]}: {why}"
+            self.endpoints.append(self.endpoints.pop(0))
         raise Away(why)
 
     def url(self, name: str) -> str | None:
@@ -198,10 +202,7 @@ class ClusterLog(ManyLogs):
     def bounds(self) -> dict[str, Bounds]:
         """See `ManyLogs.bounds`: of the nodes that were met. Nobody is waited for."""
         self._look()
-        found = super().bounds()
-        ids = {node: log.log_id for node, log in self._of.items() if node in found}
-        self.log_id = "+".join(f"{node}={ids[node]}" for node in sorted(ids))
-        return found
+        return super().bounds()
 
     def meet(self) -> None:
         """Wait for nodes that were not met; raises PullError for one that does not come."""

@@ -6,6 +6,7 @@
     note_deliveries(runs)  what becomes of them -------------+
     note_dropped(run)      what one receiver misses ---------+
     note_unheard(runs)     what reaches nobody --------------+
+    note_denied(runs)      what a client may not do ---------+
 
 Packets that follow one another in the bytes received and differ in their payloads alone are one
 run. What many runs say is made at once: of all that a client has published in a turn, and of what
@@ -23,18 +24,23 @@ from typing import Final
 from mqttd.codec import properties as prop
 from mqttd.codec.properties import encode_properties
 from mqttd.pipeline.log.batch import AHEAD, ALL, TEXT, WORTH, Batch
-from mqttd.pipeline.log.parts import flags_of, part_of, texts
+from mqttd.pipeline.log.blocks import HAS_QOS, RETAIN
+from mqttd.pipeline.log.parts import flags_of, size_of, texts
 from mqttd.pipeline.log.schema import CODES
 from mqttd.session.ground.message import Message
 from mqttd.session.ground.runs import Run, goes_on
 
-__all__ = ["TEXT", "Columns"]
+__all__ = ["TEXT", "Columns", "peer_text"]
 
 _PUBLISH: Final = CODES["message.publish"]
 _DELIVERED: Final = CODES["message.delivered"]
 _ACKED: Final = CODES["message.acked"]
 _DROPPED: Final = CODES["delivery.dropped"]
 _UNHEARD: Final = CODES["message.dropped"]
+_DENIED: Final = CODES["client.authorize"]
+_ASKED: Final[int] = HAS_QOS
+_RETAIN: Final[int] = RETAIN
+_NO_ID: Final = bytes(8)
 _HALF: Final = (1 << 64) - 1
 #: What Spark's sink says to the plugin itself is no event.
 _OWN: Final = b"$mqttd/"
@@ -145,7 +151,7 @@ class Columns(Batch):
             self._telling = self._chosen(runs)
             self._made = None
             if len(self._telling) >= WORTH and self._topics_told <= TEXT:
-                self._made = part_of(self._telling, at, -1, not self.hide_topic)
+                self._made = self._part_again(self._telling, at)
         telling = self._telling
         if not telling:
             return
@@ -178,7 +184,7 @@ class Columns(Batch):
         client = "" if self.hide_client else client_id
         user = "" if username is None or self.hide_user else username
         self._one_by_one(_DROPPED, at, client, user, [run], -1)
-        self._reasons[self._sealed + len(self._ids) - 1] = reason
+        self._reasons.append((self._sealed + len(self._ids) - 1, 1, reason))
         self._grow(1, 0, len(run.topic) + len(client) + len(user) + len(reason))
 
     def note_unheard(
@@ -189,33 +195,79 @@ class Columns(Batch):
             return
         client = "" if self.hide_client else client_id
         user = "" if username is None or self.hide_user else username
-        telling: list[Run] = []
         text = 0
         for run in runs:
-            if not _is_own(run.topic):
-                telling.append(run)
-                text += len(run.topic)
+            if _is_own(run.topic):
+                runs = [run for run in runs if not _is_own(run.topic)]
+                text = sum([len(run.topic) for run in runs])
+                break
+            text += len(run.topic)
         if self._text + text > TEXT:
-            for run in telling:  # more than a batch may hold, perhaps
-                self._unheard(at, client, user, [run], reason)
-        elif telling:
-            self._unheard(at, client, user, telling, reason)
+            for run in runs:  # more than a batch may hold, perhaps
+                self._unheard(at, client, user, [run], reason, len(run.topic))
+        elif runs:
+            self._unheard(at, client, user, runs, reason, text)
 
-    def _unheard(self, at: int, client: str, user: str, runs: list[Run], reason: str) -> None:
+    def _unheard(
+        self, at: int, client: str, user: str, runs: list[Run], reason: str, text: int
+    ) -> None:
         count = len(runs)
+        rows = 0
         if count < WORTH:
             self._one_by_one(_UNHEARD, at, client, user, runs, -1)
+            for run in runs:
+                rows += run.count
         else:
             self._close()
-            self._put(part_of(runs, at, -1, not self.hide_topic), _UNHEARD, at, client, user)
-        number = self._sealed + len(self._ids)
-        rows = 0
-        text = count * (len(client) + len(user) + len(reason))
+            part = self._part_again(runs, at)
+            self._put(part, _UNHEARD, at, client, user)
+            rows = part.rows
+        self._reasons.append((self._sealed + len(self._ids) - count, count, reason))
+        self._grow(rows, 0, text + count * (len(client) + len(user) + len(reason)))
+
+    def note_denied(
+        self,
+        at: int,
+        client_id: str,
+        username: str | None,
+        peer: tuple[str, int],
+        runs: list[Run],
+        kind: str,
+    ) -> None:
+        """See `Notes.note_denied`: events of a client, which have no id and no size."""
+        if self.wants is not None and not self.wants(client_id):
+            return
+        client = "" if self.hide_client else client_id
+        user = "" if username is None or self.hide_user else username
+        where = "" if self.hide_peer else peer_text(peer[0], peer[1])
+        names = len(client) + len(user) + len(where) + len(kind)
+        text = names * len(runs)
         for run in runs:
-            self._reasons[number - count] = reason
-            number += 1
-            rows += run.count
             text += len(run.topic)
+        if self._text + text > TEXT:
+            for run in runs:  # more than a batch may hold, perhaps
+                self._denied(at, client, user, where, [run], kind, len(run.topic) + names)
+        else:
+            self._denied(at, client, user, where, runs, kind, text)
+
+    def _denied(
+        self, at: int, client: str, user: str, where: str, runs: list[Run], kind: str, text: int
+    ) -> None:
+        first = self._begin(_DENIED, at, client, user)
+        number = first
+        rows = 0
+        for run in runs:
+            self._ids.append(_NO_ID)
+            self._flags.append(_ASKED | run.first >> 1 & 3 | (_RETAIN if run.first & 1 else 0))
+            self._topics.append(b"" if self.hide_topic else run.topic)
+            self._sizes.append(size_of(0))
+            if run.count != 1:
+                self._counts[number] = run.count
+            rows += run.count
+            number += 1
+        if where:
+            self._peers.append((first, len(runs), where))
+        self._reasons.append((first, len(runs), kind))
         self._grow(rows, 0, text)
 
     def _chosen(self, runs: list[Run]) -> list[Run]:
@@ -240,6 +292,13 @@ class Columns(Batch):
             text += len(run.topic)
         self._topics_told = text
         return chosen
+
+
+def peer_text(host: str, port: int) -> str:
+    """An address and a port as the log has them."""
+    if not port:
+        return host
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _is_own(topic: bytes) -> bool:

@@ -7,6 +7,7 @@
     data/events/NODE/00000000000000524288.events    blocks, named by the first offset in it
     data/events/NODE/00000000000000524288.events.damaged-1    a damaged one, set aside
     data/events/groups/GROUP~READER.json      how far a reader of a consumer group has read
+    data/events.reserved.json                 see `beside`
 
 What is reserved and the log's id are in two files, each with a checksum: when one is harmed or gone
 the other has them. Files other than segments are replaced as a whole (written beside, synced,
@@ -37,9 +38,12 @@ __all__ = [
     "OFFSETS",
     "STATE_FILE",
     "Damaged",
+    "OtherFormat",
     "aside",
     "base_of",
+    "check_place",
     "create_log",
+    "locked",
     "log_id_at",
     "nodes_in",
     "nodes_known",
@@ -74,8 +78,30 @@ _SET_ASIDE: Final = re.compile(r"\d{20}\.events\.damaged-\d+\Z")
 NAME: Final = re.compile(r"[A-Za-z0-9_@-][A-Za-z0-9_.@-]{0,99}\Z")
 
 
+class OtherFormat(ValueError):
+    """What is there was put there by another program than this one."""
+
+
 class Damaged(ValueError):
     """A file of the log has not the content it was written with; the text names it."""
+
+
+def check_place(folder: str, lock: int) -> None:
+    """Raise OSError unless `folder` is the one whose `lock` is held open.
+
+    It may be removed while it is written to. What is in one that was made in its place is another
+    writer's, and what goes into files that have no name any more nobody reads.
+    """
+    again = "taken away while it was written to: 'mqttd-ctl plugins reload spark' goes on"
+    try:
+        there = os.stat(os.path.join(folder, LOCK))
+    except FileNotFoundError:
+        if os.path.isdir(folder):
+            return  # the lock alone
+        raise FileNotFoundError(errno.ENOENT, f"the event log was {again}", folder) from None
+    if not os.path.samestat(there, os.fstat(lock)):
+        why = f"another event log is in the place of this one, which was {again}"
+        raise BlockingIOError(errno.EAGAIN, why, folder)
 
 
 def segment_name(base: int) -> str:
@@ -156,7 +182,7 @@ def create_log(path: str, node: str = "") -> str:
     Raises ValueError for a format that this program does not know.
     """
     os.makedirs(path, mode=0o750, exist_ok=True)
-    with _locked(path):
+    with locked(path):
         try:
             found = _read_log(path)
         except (FileNotFoundError, Damaged):
@@ -198,7 +224,7 @@ def nodes_known(path: str) -> list[str]:
 
 def reserve(path: str, node: str, offset: int, log: str) -> None:
     """Note in log.json that `node` may give offsets of `log` up to `offset`."""
-    with _locked(path):
+    with locked(path):
         try:
             found = _read_log(path)
         except (FileNotFoundError, Damaged):  # since the writer opened the log
@@ -209,7 +235,7 @@ def reserve(path: str, node: str, offset: int, log: str) -> None:
 
 
 @contextlib.contextmanager
-def _locked(path: str) -> Iterator[None]:
+def locked(path: str) -> Iterator[None]:
     """Of several workers one at a time changes log.json."""
     fd = os.open(path, os.O_RDONLY)
     try:
@@ -230,7 +256,7 @@ def _read_log(path: str) -> dict[str, Any]:
     number = found.get("format", FORMAT)
     # Asked first: a file of another format may be sealed in another way.
     if isinstance(number, int) and number != FORMAT:
-        raise ValueError(
+        raise OtherFormat(
             f"{name}: the log has format {number}, this program reads and writes {FORMAT}; nothing"
             " was changed. Use the program that wrote it, or another directory"
         )

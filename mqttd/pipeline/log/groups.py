@@ -8,7 +8,8 @@ one group: on each node it is as far as the slowest of them.
 
 A query that starts again is a new reader, and nothing tells whose place it takes. So it clears away
 those that were not heard of since it came, have stopped or are silent, and were no further than it
-is now. A reader that runs is never cleared away: it is heard of.
+is now; and they do not count, where it has ended before they were silent for long enough. A reader
+that runs is never cleared away: it is heard of.
 
 Promise: files are replaced as a whole, and a reader writes its own alone; no lock is needed, on a
 disk that several machines share neither.
@@ -31,7 +32,7 @@ from typing import Any, Final
 from mqttd.pipeline.log.blocks import Block
 from mqttd.pipeline.log.files import GROUPS, NAME, OFFSETS, Damaged, read_json, write_json
 
-__all__ = ["SILENT", "Record", "commit_group", "groups", "readers", "unread"]
+__all__ = ["SILENT", "Record", "commit_group", "groups", "readers", "reads", "standing", "unread"]
 
 Record = dict[str, Any]
 
@@ -43,7 +44,8 @@ _MARK: Final = "~"
 #: every minute, but not within a long batch.
 SILENT: Final = 600.0
 
-#: Readers of all groups together: each may keep the log from being deleted, and is a file.
+#: Readers of all groups together: each may keep the log from being deleted, and is a file. Those
+#: that one token or user of the HTTP interface has brought are no more than it leaves free.
 MOST: Final = 500
 #: Names in the folder that are looked at, bytes of a file and of all of them that are read: a
 #: reader's are some hundred.
@@ -113,6 +115,7 @@ def _is_record(one: Record) -> bool:
         and all(NAME.match(node) for node in nodes)
         and all(type(at) is int and 0 <= at < OFFSETS for at in nodes.values())
         and _is_time(one.get("time"))
+        and isinstance(one.get("who", ""), str)
         and isinstance(found, dict)
         and all(map(_is_time, found.values()))
     )
@@ -130,9 +133,21 @@ def groups(path: str, skipped: list[str] | None = None) -> dict[str, Record]:
     `readers`.
     """
     of: dict[str, list[Record]] = {}
-    for (group, _), record in readers(path, skipped=skipped).items():
+    for (group, _), record in standing(readers(path, skipped=skipped)).items():
         of.setdefault(group, []).append(record)
     return {group: _joined(records) for group, records in of.items()}
+
+
+def standing(found: dict[tuple[str, str], Record]) -> dict[tuple[str, str], Record]:
+    """Those of `readers` whose place no other of their group has taken."""
+    taken = {
+        (group, reader)
+        for (group, _), other in found.items()
+        for reader, heard in other.get("found", {}).items()
+        if (group, reader) in found
+        and _succeeded(found[group, reader], heard, other["log"], other["nodes"])
+    }
+    return {key: one for key, one in found.items() if key not in taken}
 
 
 def _joined(records: list[Record]) -> Record:
@@ -157,11 +172,14 @@ def commit_group(
     nodes: Mapping[str, int],
     stopped: bool = False,
     reader: str = "",
+    who: str = "",
 ) -> None:
     """Note that a reader of `group` has read the log up to these offsets, and if it has stopped.
 
-    Raises ValueError for a name that cannot be a file's and for a new reader beside `MOST` others,
-    OSError when it cannot be written.
+    who: as whom it asks the broker; empty where it writes the file itself.
+
+    Raises ValueError for a name that cannot be a file's and for a new reader that there is no place
+    for, OSError when it cannot be written.
     """
     if not NAME.match(group):
         raise ValueError(f"groupId = {group!r}: expected letters, digits and _ . @ -, at most 100")
@@ -171,19 +189,39 @@ def commit_group(
     os.makedirs(folder, mode=0o750, exist_ok=True)
     others = {name: one for (_, name), one in readers(path, group).items()}
     own = others.pop(reader, None)
-    if own is None and len(_names(folder, [])) >= MOST:
-        raise ValueError(f"groupId = {group!r}: there are {MOST} readers already, end some of them")
+    if own is None:
+        _find_place(path, group, who)
     # Who was there when this reader came, and when they were heard of: later than that is alive.
     before = own.get("found", {}) if own else {name: _heard(one) for name, one in others.items()}
     gone = [name for name, one in others.items() if _succeeded(one, before.get(name), log, nodes)]
     left = {name: at for name, at in before.items() if name in others and name not in gone}
     record = {
-        "log": log, "nodes": dict(nodes), "time": time.time(), "stopped": stopped, "found": left
+        "log": log, "nodes": dict(nodes), "time": time.time(), "stopped": stopped, "found": left,
+        "who": who,
     }  # fmt: skip
     write_json(_file(folder, group, reader), record)
     for name in gone:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(_file(folder, group, name))
+
+
+def _find_place(path: str, group: str, who: str) -> None:
+    """Raises ValueError if there is none for a new reader of `group`."""
+    taken = len(_names(os.path.join(path, GROUPS), []))
+    if taken >= MOST:
+        raise ValueError(f"groupId = {group!r}: there are {MOST} readers already, end some of them")
+    if who:
+        own = sum(one.get("who") == who for one in readers(path).values())
+        if own >= MOST - taken:
+            raise ValueError(
+                f"groupId = {group!r}: {who} has {own} readers of {taken} already, of {MOST} in"
+                " all; end some of them"
+            )
+
+
+def reads(group: Record) -> bool:
+    """Whether a group, or a reader, reads now: it has not stopped, and was heard of lately."""
+    return not group.get("stopped") and abs(time.time() - _heard(group)) <= SILENT
 
 
 def _succeeded(one: Record, heard: float | None, log: str, nodes: Mapping[str, int]) -> bool:

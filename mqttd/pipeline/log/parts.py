@@ -24,11 +24,13 @@ __all__ = [
     "flags_of",
     "ids_of",
     "part_of",
+    "repeated",
     "signed",
     "size_of",
     "text_of",
     "texts",
     "uppers_of",
+    "zeros",
 ]
 
 _MESSAGE: Final[int] = HAS_QOS | HAS_SIZE
@@ -55,14 +57,17 @@ _SIZES: Final[list[bytes]] = [size.to_bytes(4, "little") for size in range(1024)
 class Part:
     """Columns of some runs; `counts` may be empty where all are 1, `id_times` where all are 0.
 
-    rows: events; apart: one of them has an id of another time.
+    rows: events; apart: one of them has an id of another time; came, first: of all runs alike
+    (`Run`), -1 where they differ.
     """
 
     __slots__ = (
         "apart",
+        "came",
         "clients",
         "codes",
         "counts",
+        "first",
         "flags",
         "id_times",
         "ids",
@@ -87,6 +92,8 @@ class Part:
         self.runs = runs
         self.rows: int = runs
         self.apart: bool = False
+        self.came: int = -1
+        self.first: int = -1
         self.counts = counts
         self.flags = flags
         self.id_times = id_times
@@ -106,11 +113,24 @@ class Part:
         made.apart = self.apart
         made.codes = ONE_BYTE[code] * runs
         if since:
-            made.times = since.to_bytes(8, "little", signed=True) + _zeros(8 * runs - 8)
+            made.times = since.to_bytes(8, "little", signed=True) + zeros(8 * runs - 8)
         else:
-            made.times = _zeros(8 * runs)
-        made.clients = _repeated(client, runs)
-        made.users = _repeated(user, runs) if user else _zeros(runs - 1)
+            made.times = zeros(8 * runs)
+        made.clients = repeated(client, runs)
+        made.users = repeated(user, runs) if user else zeros(runs - 1)
+        return made
+
+    def again(self, at: int) -> Part | None:
+        """What the same runs say at another time, their payloads told already; None: unknown."""
+        if self.came < 0 or self.first < 0:
+            return None
+        runs = self.runs
+        flags = ONE_BYTE[flags_of(self.first, False)] * runs
+        apart = self.came != at
+        uppers = _upper(self.came, at) * runs if apart else zeros(8 * runs)
+        made = Part(runs, self.counts, flags, uppers, self.ids, self.topics, self.sizes)
+        made.rows = self.rows
+        made.apart = apart
         return made
 
 
@@ -160,7 +180,7 @@ def part_of(runs: list[Run], at: int, limit: int, named: bool) -> Part:
     else:
         sizes = b"".join([size_of(run.size) for run in runs])
     if not named:
-        topics = _zeros(count - 1)
+        topics = zeros(count - 1)
     elif same:
         topics = topic + (b"\0" + topic) * (count - 1)
     else:
@@ -177,13 +197,17 @@ def part_of(runs: list[Run], at: int, limit: int, named: bool) -> Part:
         count,
         counts,
         flags,
-        uppers or _zeros(8 * count),
+        uppers or zeros(8 * count),
         ids[0] if len(ids) == 1 else b"".join(ids),
         topics,
         sizes,
     )
     made.rows = rows
     made.apart = len(uppers) > 0
+    if together and first.came >= 0:
+        made.came = first.came
+    if alike:
+        made.first = first.first
     return made
 
 
@@ -281,10 +305,10 @@ class Segments:
         self._codes.append(ONE_BYTE[self._code] * runs)
         self._times.append(self._since.to_bytes(8, "little", signed=True))
         if runs > 1:
-            self._times.append(_zeros(8 * runs - 8))
-        self._uppers.append(self.upper or _zeros(8 * runs))
-        self._clients.append(_repeated(self._client, runs))
-        self._users.append(_repeated(self._user, runs) if self._user else _zeros(runs - 1))
+            self._times.append(zeros(8 * runs - 8))
+        self._uppers.append(self.upper or zeros(8 * runs))
+        self._clients.append(repeated(self._client, runs))
+        self._users.append(repeated(self._user, runs) if self._user else zeros(runs - 1))
 
     def close(self, at: int, part: Part) -> None:
         """All runs are there; the columns of the part that they share."""
@@ -296,7 +320,8 @@ class Segments:
         part.users = b"\0".join(self._users)
 
 
-def _zeros(size: int) -> bytes:
+def zeros(size: int) -> bytes:
+    """So many bytes of 0."""
     return _ZEROS[:size] if size <= len(_ZEROS) else bytes(size)
 
 
@@ -309,7 +334,8 @@ def counts_of(parts: list[Part], apart: dict[int, int]) -> bytes:
     return counts.tobytes()
 
 
-def _repeated(text: str, count: int) -> bytes:
+def repeated(text: str, count: int) -> bytes:
+    """A text so many times, as a column."""
     data = _known.get(text)
     if data is None:
         data = texts([text]) + b"\0"

@@ -30,6 +30,7 @@ from urllib.parse import urlencode, urlsplit
 
 from mqttd.pipeline.log.blocks import FLAG_GAP, Block
 from mqttd.pipeline.log.reader import Bounds, DataLoss, EventLog, LogReader, Run, check_cover
+from mqttd.printable import said_by
 
 __all__ = ["HEADER", "PATH", "SHARE", "Address", "Away", "Elsewhere", "PullError", "PullReader",
            "open_log", "parse_url", "trusting"]  # fmt: skip
@@ -314,12 +315,13 @@ class PullReader:
         except ssl.SSLCertVerificationError as error:
             self.close()
             raise PullError(
-                f"{self.url}: its certificate is not trusted: {error.verify_message}"
+                f"{self.url}: its certificate is not trusted: {error.verify_message} (option"
+                " caFile)"
             ) from None
         except (OSError, http.client.HTTPException) as error:
             self.close()
             hint = _other_scheme(error, self._addresses[0].tls, connected)
-            raise Away(f"{self._who} cannot be reached: {error!r}{hint}") from None
+            raise Away(f"{self._who} cannot be reached: {said_by(error)}{hint}") from None
         if response.status == 200:
             return data
         raise self._refused(response.status, data)
@@ -387,13 +389,15 @@ class PullReader:
 
 
 def _other_scheme(error: Exception, tls: bool, connected: bool) -> str:
-    """What to say of a door that answers as one does that is asked with or without TLS in vain."""
+    """What to say of a door that is not there, or answers as one that is asked in a wrong way."""
     if tls and isinstance(error, ssl.SSLError) and "WRONG_VERSION_NUMBER" in str(error):
         return " (no TLS is spoken there: http://?)"
     if tls and not connected and isinstance(error, TimeoutError) and "handshake" in str(error):
         return " (it does not answer TLS; is it spoken there, or is it http://?)"
     if not tls and isinstance(error, http.client.RemoteDisconnected):
         return " (is that the port of [admin.tcp], and is TLS spoken there: https://?)"
+    if isinstance(error, ConnectionRefusedError):
+        return " (is that the address of [admin.tcp]?)"
     return ""
 
 

@@ -197,7 +197,8 @@ class LogReader:
             segments = self._folder(node).refresh()
             if segments:
                 earliest = first_kept(folder, base_of(segments[0].name))
-                found[node] = Bounds(earliest, max(segments[-1].end, written))
+                newest = segments[-1]
+                found[node] = Bounds(earliest, max(newest.end, newest.foreign, written))
         return found
 
     def _folder(self, node: str) -> Folder:

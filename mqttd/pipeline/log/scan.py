@@ -23,6 +23,7 @@ from mqttd.pipeline.log.blocks import (
     has_header_crc,
     is_foreign,
     parse_header,
+    span,
     verify,
 )
 
@@ -86,8 +87,8 @@ def next_block(
 def foreign_at(read: Read, at: int, searched: bool = False) -> bool:
     """Whether what begins here with an unknown version is a block of another format.
 
-    :param searched: it was found by a search, perhaps in a payload: it must end where another
-        begins, or the file does, or have a good checksum.
+    :param searched: it was found by a search, perhaps in a payload: it must have a good checksum,
+        or end where a whole one begins, or the file ends.
     """
     size = HEADER_SIZE + int.from_bytes(read(at, HEADER_SIZE)[8:12], "little")
     if size > MAX_BLOCK:
@@ -95,8 +96,16 @@ def foreign_at(read: Read, at: int, searched: bool = False) -> bool:
     data = read(at, size)
     if len(data) == size and verify(data):
         return True
-    ends = len(data) == size and read(at + size, 4) in (MAGIC, b"")
-    return is_foreign(data) and (ends or not searched)
+    if not is_foreign(data):
+        return False
+    return not searched or (len(data) == size and _may_end(read, at + size))
+
+
+def _may_end(read: Read, at: int) -> bool:
+    """Whether a block may end there: the file does, or a whole one begins."""
+    header = read(at, HEADER_SIZE)
+    size = span(header, 0)[2]
+    return not header or (size > 0 and verify(read(at, size)))
 
 
 def walk(

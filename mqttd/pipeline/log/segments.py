@@ -16,7 +16,15 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import Final
 
-from mqttd.pipeline.log.blocks import Block, Corrupt, parse_header, span, verify
+from mqttd.pipeline.log.blocks import (
+    HEADER_SIZE,
+    Block,
+    Corrupt,
+    foreign_span,
+    parse_header,
+    span,
+    verify,
+)
 from mqttd.pipeline.log.files import base_of, segment_inodes
 from mqttd.pipeline.log.scan import Harm, behind, block_at, next_block, walk
 
@@ -34,7 +42,7 @@ LOOK_AGAIN: Final = 5_000_000_000
 class Segment:
     """What is known of one segment: its blocks in the order of their offsets."""
 
-    __slots__ = ("blocks", "done", "end", "ends", "harms", "inode", "name", "size")
+    __slots__ = ("blocks", "done", "end", "ends", "foreign", "harms", "inode", "name", "size")
 
     def __init__(self, name: str, inode: int) -> None:
         self.name = name
@@ -47,6 +55,8 @@ class Segment:
         self.size = 0
         #: What is no block, with the offset that was expected there.
         self.harms: list[tuple[int, Harm]] = []
+        #: Offset behind blocks of another format at its end; they are among `harms`.
+        self.foreign = 0
         #: Nothing will change any more.
         self.done = False
 
@@ -201,16 +211,13 @@ def _follow(node: str, segment: Segment, read: Callable[[int, int], bytes], size
         except Corrupt as error:
             harmed = str(error)
         if not sure and (harmed or block.base != segment.end):
-            last = max(segment.blocks, key=lambda block: block.position)
-            sure = (
-                verify(read(last.position, last.size))
-                and parse_header(read(last.position, last.size))[4:] == last[4:]
-            )
-            if not sure:
+            if not _is_there(max(segment.blocks, key=lambda block: block.position), read):
                 return False
+            sure = True
         if harmed:
             found, foreign = next_block(read, behind(read, at, size), size, node, name)
             if found is None:
+                _see_foreign(segment, read, at, size, harmed)
                 return True
             try:  # it was being written when it was looked at first
                 block = block_at(read, at, size, True, node, name)
@@ -222,6 +229,31 @@ def _follow(node: str, segment: Segment, read: Callable[[int, int], bytes], size
         segment.size = block.position + block.size
         sure = True
     return True
+
+
+def _see_foreign(
+    segment: Segment, read: Callable[[int, int], bytes], at: int, size: int, why: str
+) -> None:
+    """Note the whole blocks of another format that a segment ends with: they are no torn tail."""
+    begin, end = at, segment.end
+    while at < size:
+        base, stop, length = foreign_span(read(at, HEADER_SIZE))
+        if base != end or len(data := read(at, length)) < length or not verify(data):
+            break
+        at, end = at + length, stop
+    known = max(segment.end, segment.foreign)
+    if end > known:
+        segment.harms.append((known, Harm(begin, at - begin, why, True)))
+        segment.foreign = end
+
+
+def _is_there(block: Block, read: Callable[[int, int], bytes]) -> bool:
+    """Whether what lies where a block was is still that block."""
+    data = read(block.position, block.size)
+    try:
+        return verify(data) and parse_header(data)[4:] == block[4:]
+    except Corrupt:
+        return False  # of a format that is not known
 
 
 def _ahead(node: str, segment: Segment, read: Callable[[int, int], bytes]) -> bool:

@@ -22,7 +22,7 @@ from typing import Any, Final, TextIO
 from mqttd.pipeline.log.blocks import Corrupt
 from mqttd.pipeline.log.check import check
 from mqttd.pipeline.log.files import segments_in
-from mqttd.pipeline.log.groups import groups, unread
+from mqttd.pipeline.log.groups import groups, reads, unread
 from mqttd.pipeline.log.reader import (
     Bounds,
     DataLoss,
@@ -33,6 +33,7 @@ from mqttd.pipeline.log.reader import (
     holes,
 )
 from mqttd.pipeline.log.schema import EVENTS, SCHEMA_VERSION, Event
+from mqttd.printable import printable
 
 __all__ = ["LogToolError", "add_arguments", "as_json", "run", "select"]
 
@@ -40,8 +41,6 @@ __all__ = ["LogToolError", "add_arguments", "as_json", "run", "select"]
 STEP: Final = 10_000
 #: Events behind which the last ones that are wanted are not looked for.
 _FAR: Final = 1_000_000
-#: Seconds after which a group is taken for one that has stopped; queries are heard of every minute.
-SILENT: Final = 180.0
 #: Files that are no group's that are told one by one.
 MOST_SKIPPED: Final = 20
 #: Seconds between two looks at a log that is followed.
@@ -162,7 +161,7 @@ def _group(group: dict[str, Any], log: LogReader, bounds: dict[str, Bounds]) -> 
     at = _time(round(group["time"] * 1e6))
     if group.get("stopped"):
         return f"read to {read}; done at {at}"
-    if time.time() - group["time"] > SILENT:
+    if not reads(group):
         return f"read to {read}; not heard of since {at}"
     behind = unread(partial(log.blocks, whole=False), bounds, group["nodes"])
     return f"read to {read}; {behind} behind"
@@ -313,15 +312,11 @@ def _line(event: Event) -> str:
     for name in ("client_id", "peer", "topic", "qos", "reason"):
         value = getattr(event, name)
         if value is not None:
-            parts.append(f"{name}={_printable(str(value))}")
+            parts.append(f"{name}={printable(str(value))}")
     if event.payload is not None:
-        text = _printable(event.payload[:60].decode("utf-8", "replace"))
+        text = printable(event.payload[:60].decode("utf-8", "replace"))
         parts.append(f"payload={text!r}" + ("..." if len(event.payload) > 60 else ""))
     return " ".join(parts)
-
-
-def _printable(text: str) -> str:
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def _escaped(line: str) -> str:

@@ -32,6 +32,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
+from mqttd.pipeline.log.beside import Beside
 from mqttd.pipeline.log.blocks import FLAG_DAMAGE, FLAG_SKIP, encode_gap
 from mqttd.pipeline.log.files import (
     LOCK,
@@ -40,6 +41,7 @@ from mqttd.pipeline.log.files import (
     Damaged,
     aside,
     base_of,
+    check_place,
     create_log,
     note_deleted,
     read_json,
@@ -52,7 +54,7 @@ from mqttd.pipeline.log.files import (
     sync_directory,
     write_json,
 )
-from mqttd.pipeline.log.groups import readers
+from mqttd.pipeline.log.groups import readers, standing
 from mqttd.pipeline.log.merge import Held, held_by
 from mqttd.pipeline.log.recovery import (
     GIVEN,
@@ -78,6 +80,8 @@ _NUMBERS: Final = ("epoch", "reserved", "end", "first", "deleted")
 #: Blocks of a segment: a new reader looks at each of the newest one, and they are merged only when
 #: it is closed.
 MOST_BLOCKS: Final = 16_384
+#: Bytes of loose blocks for which a segment is closed in the first quiet moment.
+LOOSE_SOON: Final = 4 << 20
 #: Why events are lost that a stop has not written.
 UNWRITTEN: Final = "not written before the broker stopped"
 #: Offsets that one gap covers.
@@ -111,7 +115,8 @@ class Encoded(NamedTuple):
 class Writer:
     """The log of `node` below `path`, opened for writing; one writer at a time.
 
-    segment_bytes, segment_seconds: a segment is closed when it has one of them, or `MOST_BLOCKS`.
+    segment_bytes, segment_seconds: a segment is closed when it has one of them, or `MOST_BLOCKS`;
+    and sooner where that lets what was left for later be compressed (`rest`).
     fsync: every `write` waits until the disk has it.
     boot: see `recovery.boot_id`; clock: seconds since 1970.
 
@@ -146,6 +151,7 @@ class Writer:
         #: Parts of the log that nobody writes any more, and that we clean up: the same of each.
         self.left: dict[str, Callable[[int], bool]] = {}
         self.log = create_log(path, node)
+        self._beside = Beside(path, node, self.log)
         self.folder = os.path.join(path, node)
         os.makedirs(self.folder, mode=0o750, exist_ok=True)
         self._lock = os.open(os.path.join(self.folder, LOCK), os.O_CREAT | os.O_RDWR, 0o640)
@@ -198,6 +204,9 @@ class Writer:
     def _open(self) -> None:
         self._find_end()
         self._leap(read_mark(self._lock, GIVEN) or 0, UNWRITTEN)
+        if given := self._beside.given(self._reserved):
+            self.damage = "an older copy of the log was put back"
+            self._leap(given, self.damage)
         self._save()
         write_mark(self._lock, self.next)
         write_mark(self._lock, 0, GIVEN)
@@ -316,8 +325,10 @@ class Writer:
 
     def _save(self, end: int = -1) -> None:
         """Note what is reserved; `end` only when nothing will be written any more."""
+        check_place(self.folder, self._lock)
         if self._reserved > self._noted:
             reserve(self.path, self.node, self._reserved, self.log)
+            self._beside.note(self._reserved)
             self._noted = self._reserved
         write_json(
             os.path.join(self.folder, STATE_FILE),
@@ -347,7 +358,7 @@ class Writer:
             first = blocks[at]
             if first.base != self.next:
                 raise ValueError(f"{self.node}: block at {first.base}, expected {self.next}")
-            if self._due():
+            if self._due() or self._gone():
                 self._roll()
             group = blocks[at : at + MOST_AT_ONCE]
             last = group[-1]
@@ -375,7 +386,7 @@ class Writer:
 
     def _gone(self) -> bool:
         """Whether somebody has taken away the file that is written to."""
-        return self._size > 0 and not os.fstat(self._fd).st_nlink
+        return not os.fstat(self._fd).st_nlink
 
     def _append(self, group: Sequence[Encoded]) -> None:
         waiting: deque[bytes | memoryview] = deque()
@@ -410,6 +421,7 @@ class Writer:
 
     def _roll(self) -> None:
         """Close the segment and begin the next; clean up behind it."""
+        check_place(self.folder, self._lock)
         if self._fd >= 0:
             os.fdatasync(self._fd)
         name = segment_name(self.next)
@@ -423,6 +435,15 @@ class Writer:
         sync_directory(self.folder)
         self.clean_up()
 
+    def rest(self, long: bool) -> None:
+        """Little is written, or for long nothing: what was left for later waits no longer.
+
+        Only what is written to no more is written again. So the segment is closed, where it has
+        many loose blocks, or nothing follows them.
+        """
+        if self._has.worth and self._has.loose >= (1 if long else LOOSE_SOON):
+            self._roll()
+
     def clean_up(self) -> None:
         """Close a segment that is old enough, delete those that are past retention."""
         if self._due() or self._gone():
@@ -431,7 +452,7 @@ class Writer:
         self.set_aside = len(set_aside_in(self.folder))
         now = self.clock()
         skipped: list[str] = []
-        groups = readers(self.path, skipped=skipped).values()
+        groups = standing(readers(self.path, skipped=skipped)).values()
         self.skipped = skipped
         for segment in delete_expired(
             self.path, self.log, self.node, self.next, self.retention, now, groups, self.may_go,

@@ -195,13 +195,15 @@ class Columns:
         if not self.raw[:, column].any():
             return None
         each = zip(self._each(column), self.shares.tolist(), strict=True)
-        data = np.frombuffer(b"\0".join([text or bytes(runs - 1) for text, runs in each]), np.uint8)
+        joined = b"\0".join([text or bytes(runs - 1) for text, runs in each])
+        data = np.frombuffer(joined, np.uint8)
         ends = np.flatnonzero(data == 0)
         offsets = np.empty(self.runs + 1, np.int32)
         offsets[0] = 0
         offsets[1:-1] = ends - np.arange(self.runs - 1)
         offsets[-1] = len(data) - (self.runs - 1)
-        return binary(pa.string(), offsets, data[data != 0], offsets[1:] != offsets[:-1])
+        texts = joined.translate(None, b"\0")  # in half the time of numpy's `data[data != 0]`
+        return binary(pa.string(), offsets, texts, offsets[1:] != offsets[:-1])
 
 
 class Plain(Columns):
@@ -242,8 +244,11 @@ class Packed(Columns):
         width = packed.WIDTHS[column]
         if width < 8:
             return packed.gathered(found, width)
-        # Of numbers of 8 bytes this takes half the time.
-        return np.frombuffer(found, np.uint8).reshape(width, -1).T.tobytes()
+        # Of numbers of 8 bytes this takes half the time, and a quarter of what transposing takes.
+        numbers = np.empty((size // width, width), np.uint8)
+        for place, each in enumerate(np.frombuffer(found, np.uint8).reshape(width, -1)):
+            numbers[:, place] = each
+        return numbers.tobytes()
 
     @cached_property
     def run_counts(self) -> Any:
@@ -273,6 +278,7 @@ class Packed(Columns):
             upper = np.repeat(upper, counts)
             first = np.cumsum(counts, dtype=np.uint64) - counts
             lower = np.repeat(lower - first, counts) + np.arange(self.rows, dtype=np.uint64)
+            lower[np.repeat(none, counts)] = 0
         halves = np.empty((self.rows, 2), ">u8")
         halves[:, 0] = upper
         halves[:, 1] = lower

@@ -5,7 +5,8 @@
                                                        '-- `search` --> mqttd.pipeline.spark.*
                                  mqttd.zip --------> executors
 
-Nothing but Spark's base class is imported at the top: the planner has to be able to unpickle it.
+Nothing but Spark's base class is imported at the top, and `plain`, which travels along: the planner
+has to be able to unpickle it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import sys
 from typing import Any
 
 from pyspark.sql.datasource import DataSource
+
+from mqttd.pipeline.spark.plain import plain
 
 __all__ = ["MqttdDataSource"]
 
@@ -43,6 +46,7 @@ class MqttdDataSource(DataSource):
 
         return read_options(given(self.options, schema), self.cores or CORES)
 
+    @plain
     def schema(self) -> Any:
         """The columns asked for; raises ValueError for a wrong option."""
         options = self._read_options()
@@ -50,6 +54,7 @@ class MqttdDataSource(DataSource):
 
         return kept(options, self.options)
 
+    @plain
     def reader(self, schema: Any) -> Any:
         """For batch queries."""
         options = self._read_options(schema)
@@ -57,10 +62,12 @@ class MqttdDataSource(DataSource):
 
         return BatchReader(options, schema)
 
+    @plain
     def streamReader(self, schema: Any) -> Any:
         """For streaming queries."""
         self._find()
-        from mqttd.pipeline.spark.stream import RefusedReader, StreamReader
+        from mqttd.pipeline.spark.refused import RefusedReader
+        from mqttd.pipeline.spark.stream import StreamReader
 
         try:
             return StreamReader(self._read_options(schema), schema)
@@ -73,6 +80,7 @@ class MqttdDataSource(DataSource):
 
         return read_sink_options(self.options, schema)
 
+    @plain
     def writer(self, schema: Any, overwrite: bool) -> Any:
         """For ``df.write``; raises ValueError for a mode that would take something away."""
         options = self._write_options(schema)
@@ -85,6 +93,7 @@ class MqttdDataSource(DataSource):
 
         return BatchWriter(options, schema)
 
+    @plain
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:
         """For ``df.writeStream``."""
         options = self._write_options(schema)

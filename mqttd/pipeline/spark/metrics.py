@@ -4,7 +4,8 @@
                                      sources[i].metrics       offsetsBehindLatest, rows, bytes
 
 Spark 4.3 takes neither from a Python source: it shows the name of a class, and no metrics. The
-stream tells them in `latestOffset`, which Spark passes on as it is. A micro-batch that is run again
+stream tells them in `latestOffset`, which Spark passes on as it is; Spark Connect has a text there,
+as of all offsets, which is read. A micro-batch that is run again
 after a restart has none: then the rows are all there is to tell.
 """
 
@@ -15,8 +16,9 @@ from typing import Any, Final
 
 __all__ = ["progress"]
 
+OFFSETS: Final = ("startOffset", "endOffset", "latestOffset")
 #: What `latestOffset` has beside the offsets, and `metrics` then.
-TOLD: Final = ("offsetsBehindLatest", "bytes", "brokerAwaySeconds")
+TOLD: Final = ("offsetsBehindLatest", "bytes", "brokerAwaySeconds", "archiveAwaySeconds")
 
 
 def progress(query: Any) -> dict[str, Any] | None:
@@ -31,13 +33,23 @@ def progress(query: Any) -> dict[str, Any] | None:
         return None
     found: dict[str, Any] = json.loads(last.json)
     for source in found["sources"]:
-        if not any(_ours(source.get(name)) for name in ("latestOffset", "endOffset")):
+        offsets = {name: _read(source[name]) for name in OFFSETS if name in source}
+        if not any(_ours(one) for one in offsets.values()):
             continue
+        source.update(offsets)
         latest = source.get("latestOffset") or {}
         source["description"] = latest.pop("source", "mqttd")
         metrics = {name: str(latest.pop(name)) for name in TOLD if name in latest}
         source["metrics"] = {**metrics, "rows": str(source.get("numInputRows", 0))}
     return found
+
+
+def _read(offset: Any) -> Any:
+    """An offset, if it is JSON that of its text."""
+    try:
+        return json.loads(offset) if isinstance(offset, str) else offset
+    except ValueError:
+        return offset
 
 
 def _ours(offset: Any) -> bool:

@@ -89,8 +89,15 @@ NOT_HERE: Final = {
     "endingOffsetsByTimestamp": "endingTimestamp is for all nodes",
     "minOffsetsPerTrigger": "trigger(processingTime=...) lets events gather",
     "maxTriggerDelay": "trigger(processingTime=...) lets events gather",
+    "startingOffsetsByTimestampStrategy": "a time behind the last event is the end of the log",
     "groupIdPrefix": "groupId names a query",
+    "kafkaConsumer.pollTimeoutMs": "outageTimeout says how long is waited for a broker",
+    "fetchOffset.numRetries": "outageTimeout says how long is waited for a broker",
+    "fetchOffset.retryIntervalMs": "outageTimeout says how long is waited for a broker",
 }
+
+#: What Spark makes of several paths.
+_PATHS: Final = "paths"
 
 #: Columns of Spark's Kafka source that have another name here.
 _COLUMNS_MEANT: Final = {
@@ -187,7 +194,9 @@ def read_options(given: Mapping[str, str], cores: int = CORES) -> Options:
     for name, value in given.items():
         known = _ANY.get(name.lower())
         if known is None:
-            raise ValueError(f"mqttd: unknown option {name!r}{_hint(name.lower())}")
+            # Spark has made small letters of the names: as they were is known of known ones.
+            meant_by = next((one for one in NOT_HERE if one.lower() == name.lower()), name)
+            raise ValueError(f"mqttd: unknown option {meant_by!r}{_hint(name.lower())}")
         ours = meant(known)
         before = said.get(ours, "")
         if before and not {before, known} & TIMES.keys():
@@ -228,7 +237,7 @@ def read_options(given: Mapping[str, str], cores: int = CORES) -> Options:
             raise _wrong("subscribePattern", pattern, f"a regular expression ({error})") from None
     group = options.get("groupId")
     if group is not None and not NAME.match(group):
-        raise _wrong(said["groupId"], group, "1 to 100 letters, digits and _ . @ -")
+        raise _wrong(said["groupId"], group, "1 to 100 of A-Z, a-z, 0-9 and _ . @ -, no dot first")
     left_out = {name for name, option in ASKED_FOR.items() if not _flag(options, option, False)}
     return Options(
         path=path or None,
@@ -291,6 +300,8 @@ def _token(text: str) -> str:
 
 def _hint(name: str) -> str:
     """``; `` and what to write in place of an option that is not known, in small letters."""
+    if name == _PATHS:
+        return '; several logs are one path, with semicolons between them: load("/srv/a;/srv/b")'
     for one, text in NOT_HERE.items():
         if one.lower() == name:
             return f"; that is one of Spark's Kafka source, and here {text}"

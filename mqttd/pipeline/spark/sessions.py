@@ -4,7 +4,8 @@
                                                  + mqttd.zip (for the executors)
 
 Promise: whether mqttd is installed on every machine, comes by ``--py-files``, or is only in the
-notebook's environment makes no difference.
+notebook's environment makes no difference. Spark Connect brings what is added to executors of
+batches alone: for streams they must have mqttd when they start.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ __all__ = ["NoJava", "check_java", "register", "session", "write_package"]
 JAVA: Final = 17
 
 #: What the executors need of the package.
-PARTS: Final = ("__init__.py", "_pure.py", "hints.py", "codec", "pipeline")
+PARTS: Final = ("__init__.py", "_pure.py", "checksum.py", "hints.py", "printable.py", "codec",
+                "pipeline")  # fmt: skip
 
 
 class NoJava(RuntimeError):
@@ -93,7 +95,7 @@ def register(spark: Any) -> Any:
     import pyspark
     from pyspark import cloudpickle
 
-    from mqttd.pipeline.spark import data_source
+    from mqttd.pipeline.spark import data_source, plain
 
     found = tuple(int(part) for part in re.findall(r"\d+", pyspark.__version__)[:2])
     if not (4, 2) <= found < (5, 0):
@@ -110,11 +112,14 @@ def register(spark: Any) -> Any:
     else:
         spark.sparkContext.addPyFile(archive)
         made.cores = spark.sparkContext.defaultParallelism
-    cloudpickle.register_pickle_by_value(data_source)  # type: ignore[no-untyped-call]
+    by_value = (data_source, plain)
+    for module in by_value:
+        cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     try:
         spark.dataSource.register(made)
     finally:
-        cloudpickle.unregister_pickle_by_value(data_source)  # type: ignore[no-untyped-call]
+        for module in by_value:
+            cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
     return spark
 
 

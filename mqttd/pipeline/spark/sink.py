@@ -12,6 +12,7 @@ least once. Standard library, pyspark and `mqttd.codec` only.
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 import uuid
@@ -32,6 +33,7 @@ from mqttd.codec import properties as prop
 from mqttd.codec.packets import Publish
 from mqttd.codec.serializer import serialize
 from mqttd.pipeline.client import Client, ClientError
+from mqttd.pipeline.spark.plain import plain
 from mqttd.pipeline.spark.sink_options import SinkOptions, id_in
 from mqttd.pipeline.spark.sink_rows import SinkError, message_of
 
@@ -45,6 +47,8 @@ CHUNK_BYTES: Final = 128 << 10
 CHUNKS_OPEN: Final = 8
 #: How often a request that is not answered is asked again.
 ASKS: Final = 4
+#: Seconds that a release has at least: it waits for receivers (`mqttd.pipeline.stage_pace`).
+RELEASE: Final = 120.0
 
 
 @dataclass
@@ -88,6 +92,7 @@ class _Writer:
 
     # -- in a task
 
+    @plain
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Publish or stage the rows of a partition."""
         options = self.options
@@ -173,6 +178,14 @@ def _run() -> str:
     return f"{run}_" if run else ""
 
 
+def _about(request: str) -> str:
+    """What is asked for, as who runs the query knows it."""
+    kind, _, rest = request.partition("/")
+    query, _, number = rest.partition("/")
+    what = {"put": "rows", "release": f"batch {number}"}.get(kind, kind)
+    return f"{what} of query {query}" if query else what
+
+
 class _Staged:
     """Requests to the plugin `spark` of a broker, over a connection; see `mqttd.pipeline.staging`.
 
@@ -204,20 +217,26 @@ class _Staged:
         self._open.clear()
         return found is not None and bool(json.loads(found.payload).get("ok"))
 
-    def ask(self, request: str, payload: bytes, most_open: int = 1) -> dict[str, Any]:
+    def ask(
+        self, request: str, payload: bytes, most_open: int = 1, least: float = 0.0
+    ) -> dict[str, Any]:
         """Ask, and wait until fewer than `most_open` requests are open; gives the last answer.
 
-        Raises SinkError when one was refused or is not answered.
+        least: seconds that it may take at least. Raises SinkError when one was refused or is not
+        answered.
         """
         self._ask(request, payload)
         last: dict[str, Any] = {}
         asks = 1
+        most = max(ASKS, math.ceil(2 * least / self._client.timeout))
         self._client.flush()
         while len(self._open) >= most_open:
             found = self._receive()
             if found is None:
-                if asks >= ASKS:
-                    raise SinkError(f"mqttd: {self._client.address} does not answer {request}")
+                if asks >= most:
+                    raise SinkError(
+                        f"mqttd: {self._client.address} does not answer for {_about(request)}"
+                    )
                 asks += 1
                 again, self._open = self._open, {}
                 for topic, data in again.values():
@@ -231,10 +250,10 @@ class _Staged:
             last = json.loads(found.payload)
             if not last.get("ok"):
                 raise SinkError(
-                    f"mqttd: {self._client.address} refused {asked[0]}: {last.get('error')}"
+                    f"mqttd: {self._client.address} refused {_about(asked[0])}: {last.get('error')}"
                 )
             if "refused" in last:
-                print(f"mqttd: {asked[0]}: {last['refused']}", file=sys.stderr)
+                print(f"mqttd: {_about(asked[0])}: {last['refused']}", file=sys.stderr)
         return last
 
     def tell(self, request: str, payload: bytes) -> None:
@@ -281,6 +300,7 @@ class _Staged:
 class StreamWriter(_Writer, DataSourceStreamWriter):
     """For writeStream: a micro-batch is released by its number, once."""
 
+    @plain
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """All tasks have written: release what they have staged."""
         self._release(messages, batchId)
@@ -306,7 +326,8 @@ class StreamWriter(_Writer, DataSourceStreamWriter):
             return
         with self.options.client() as client:
             asked = f"release/{self._query_of(messages)}/{number}"
-            answer = _Staged(client, self.options.skip).ask(asked, json.dumps(stages).encode())
+            text = json.dumps(stages).encode()
+            answer = _Staged(client, self.options.skip).ask(asked, text, least=RELEASE)
         if answer.get("replayed"):
             print(f"mqttd: batch {number} was published before; dropped", file=sys.stderr)
 
@@ -328,6 +349,7 @@ class BatchWriter(StreamWriter, DataSourceWriter):
         super().__init__(options, schema)
         self.query = f"{(options.query or 'batch')[:31]}-{uuid.uuid4().hex}"
 
+    @plain
     def commit(  # type: ignore[override]
         self, messages: list[WriterCommitMessage | None]
     ) -> None:

@@ -94,8 +94,14 @@ class SinkOptions:
         """A connection, here."""
         addresses = self.addresses
         if self.password_file is not None:
-            with open(self.password_file, encoding="utf-8") as file:
-                password = file.readline().rstrip("\r\n")
+            try:
+                with open(self.password_file, encoding="utf-8") as file:
+                    password = file.readline().rstrip("\r\n")
+            except OSError as error:
+                raise ValueError(
+                    f"mqttd: option passwordFile = {self.password_file!r}: {error.strerror}; it is"
+                    " read on the driver and on each executor"
+                ) from None
             addresses = tuple(replace(one, password=password) for one in addresses)
         return Client(addresses, timeout=self.timeout)
 

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from mqttd.pipeline.log.reader import DataLoss
+from mqttd.pipeline.spark.plain import plain
 from mqttd.pipeline.spark.stream import StreamReader
 from mqttd.pipeline.spark.tasks import Reader, Task, lost_task, plan
 
@@ -27,12 +28,15 @@ __all__ = ["BatchReader", "StreamReader", "Task", "plan"]
 class BatchReader(Reader, DataSourceReader):
     """For read: everything there is, or [startingOffsets, endingOffsets)."""
 
+    @plain
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks; raises DataLoss if what was asked for by number is gone."""
         options = self.options
         _, found = self.bounds(everybody=True)
         starts = self.at("earliest" if options.starting is None else options.starting, found)
-        ends = self.at("latest" if options.ending is None else options.ending, found, -1)
+        ends = self.at(
+            "latest" if options.ending is None else options.ending, found, "endingOffsets"
+        )
         tasks: list[Task] = []
         for node, (earliest, _) in found.items():
             start, end = starts[node], ends[node]

@@ -15,6 +15,7 @@ import json
 import sys
 import time
 import uuid
+from collections import deque
 from collections.abc import Iterator, Sequence, Set
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -29,20 +30,36 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from mqttd.pipeline.log.cluster import ClusterLog
-from mqttd.pipeline.log.many import ManyLogs, joined, knows, left_out, pull_of, remade
+from mqttd.pipeline.log.many import (
+    ManyLogs,
+    alike,
+    archive_away,
+    joined,
+    knows,
+    left_out,
+    named,
+    of_nodes,
+    pull_of,
+    remade,
+)
 from mqttd.pipeline.log.pull import Away, PullError, PullReader
 from mqttd.pipeline.log.reader import Bounds, DataLoss
+from mqttd.pipeline.spark.ending import Ending
 from mqttd.pipeline.spark.options import Options
+from mqttd.pipeline.spark.plain import plain
 from mqttd.pipeline.spark.tasks import Reader, Task, lost_task, plan, wanted
 
-__all__ = ["RefusedReader", "StreamReader"]
+__all__ = ["StreamReader"]
 
 Offset = dict[str, Any]
 
 #: What to do about what is lost.
-_KEEP: Final = "Keep more (retention in etc/plugins/spark.conf)"
+_KEEP: Final = (
+    "Keep more (retention_bytes, retention_seconds, for a groupId held_bytes in plugins/spark.conf)"
+)
 _OTHER_LOG: Final = "Look at path or url, or begin with a new checkpointLocation"
 _SHORTER: Final = "Put it back into the list"
+_COPY: Final = "Start its broker if the machine stopped; of an older copy see docs/howto/back-up.md"
 _NO_NODE: Final = "Bring it back, if it was moved away rather than renamed (node.name)"
 
 #: Seconds by which the clock of a broker may be ahead of ours.
@@ -67,6 +84,7 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         #: What was registered last of the group, and when.
         self._registered: Offset | None = None
         self._registered_at = 0.0
+        self._ending = Ending() if options.group else None
         #: Its name in the group: one query more of that group is another reader.
         self._name = uuid.uuid4().hex[:16]
         #: For progress: what was reported last, begin and end of the next micro-batch.
@@ -80,7 +98,10 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._absent: Set[str] = frozenset()
         #: A log by path was there: one that is not there any more may be made anew just now.
         self._met = self._gone = False
+        #: What was told last: Spark asks some hundred times a second while nothing is new.
+        self._said: deque[str] = deque(maxlen=100)
 
+    @plain
     def initialOffset(self) -> Offset:
         """Where a query without a checkpoint begins."""
         starting = self.options.starting
@@ -120,6 +141,8 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         told["bytes"] = 0 if away is not None else self._size()
         if away is not None:
             told["brokerAwaySeconds"] = round(away, 1)
+        if (gone := archive_away(self._log)) is not None:
+            told["archiveAwaySeconds"] = round(gone, 1)
         return told
 
     def _behind(self, latest: dict[str, int], there: bool) -> int:
@@ -173,6 +196,7 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         except (PullError, DataLoss, OSError):  # told when it is planned
             return 0
 
+    @plain
     def prepareForTriggerAvailableNow(self) -> None:
         """Remember what is there now: this run ends with it."""
         found = self.bounds(everybody=True)[1]
@@ -217,6 +241,7 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
             log.tell(f"mqttd: {error}; the query waits for up to {self.options.outage:.0f} s")
             raise
 
+    @plain
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """How far the next micro-batch goes; raises DataLoss if its begin is gone.
 
@@ -228,6 +253,7 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         except Away:
             self._start = self._end
             return start
+        log_id = _beside(log_id, found, start)
         # Spark asks for the next batch when all before it are done. It stops readers the hard way.
         self._register(start, stopped=self._done(start))
         begin = self._begin(start, log_id, found)
@@ -244,6 +270,7 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._start, self._end = begin, ends
         return _offset(joined(log_id, start["log"]), ends)
 
+    @plain
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         """The tasks of a micro-batch, none for an empty range."""
         start, end = _ours(start), _ours(end)
@@ -251,6 +278,7 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         asked = {node for node, stop in end["nodes"].items() if start["nodes"].get(node, 0) < stop}
         if isinstance(self.log(), ClusterLog) and asked - found.keys():
             log_id, found = self.bounds(everybody=True)
+        log_id = _beside(log_id, found, end)
         tasks: list[Task] = []
         anew = self._remade(log_id, end)
         if anew:
@@ -261,7 +289,8 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
                 tasks += self._gap(node, known.get(node, 0), stop, "the log was made anew", True)
             if anew == end["nodes"].keys():
                 return tasks
-        begin = self._begin(start, log_id, found)
+        before, nodes = alike(start["log"], end["log"], start["nodes"])
+        begin = self._begin({"log": before, "nodes": nodes}, log_id, found)
         for node, stop in end["nodes"].items():
             if node in anew:
                 continue
@@ -316,6 +345,8 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._register(self._registered, stopped=True)
         if self._log is not None:
             self._log.close()
+        if self._ending is not None:
+            self._ending.leave()
 
     def _done(self, start: Offset) -> bool:
         """Whether this is a run with an end, and it has come there."""
@@ -334,28 +365,32 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._registered, self._registered_at = offset, now
         try:
             log = self.log()
-            if knows(log.log_id, offset["log"]):
+            if knows(log.log_id, offset["log"]) or left_out(log.log_id, offset["log"]):
                 pull = self._pull()
                 if stopped and pull is not None:
                     pull.patience = 0.0
                 log.commit(group, offset["nodes"], stopped, self._name)
         except Exception as error:  # progress is a courtesy, the checkpoint has the truth
-            print(f"mqttd: groupId {group}: {error}", file=sys.stderr)
+            self._tell(f"mqttd: retention does not wait for groupId {group}: {error}")
 
     def _begin(self, start: Offset, log_id: str, found: dict[str, Bounds]) -> dict[str, int]:
         """Where each node's next event is; a new node begins at its first one."""
         begin: dict[str, int] = dict(start["nodes"])
-        if gone := left_out(log_id, start["log"]):
-            if not knows(log_id, start["log"]):
+        if not knows(log_id, start["log"]):
+            if gone := left_out(log_id, start["log"]):
                 self._shorter(gone, begin.keys() - found.keys())
-        elif not knows(log_id, start["log"]):
-            self._anew(start, log_id)
-            for node in self._remade(log_id, start):
-                del begin[node]
-        for node in begin.keys() - found.keys():
+            else:
+                self._anew(start, log_id)
+                for node in self._remade(log_id, start):
+                    del begin[node]
+        there, logs = set(of_nodes(log_id).values()), of_nodes(start["log"])
+        for node in sorted(begin.keys() - found.keys()):
             text = f"the query has read {begin[node]} of it"
             if not isinstance(self._log, ClusterLog):
-                self._lost(f"the log of node {node} is gone, {text}", _NO_NODE)
+                if logs.get(node, "") in there or node not in logs:
+                    self._lost(f"the log of node {node} is gone, {text}", _NO_NODE)
+                else:
+                    self._shorter({logs[node]}, {node})
             elif node not in self._absent:
                 print(f"mqttd: node {node} is not there, {text}", file=sys.stderr)
         self._absent = begin.keys() - found.keys()
@@ -369,7 +404,8 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
             if first > latest:
                 self._lost(
                     f"the log of node {node} ends at event {latest}, the query has read up to"
-                    f" {first}"
+                    f" {first}",
+                    _COPY,
                 )
         return begin
 
@@ -388,9 +424,11 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def _anew(self, offset: Offset, log_id: str) -> None:
+        nodes = sorted(self._remade(log_id, offset))
+        of_these = f" of node {', '.join(nodes)}" if nodes and "+" in log_id else ""
         self._lost(
-            f"the event log was made anew: the query's checkpoint is of log {offset['log']},"
-            f" here is log {log_id}",
+            f"the event log{of_these} was made anew, or another one is in its place: the query's"
+            f" checkpoint is of log {offset['log']}, here is log {log_id}",
             _OTHER_LOG,
         )
 
@@ -400,38 +438,22 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"mqttd: {what}. {advice}, or set the option failOnDataLoss to false to go on with"
                 " what there is"
             )
-        print(f"mqttd: {what}", file=sys.stderr)
+        self._tell(f"mqttd: {what}")
 
-
-class RefusedReader(DataSourceStreamReader):
-    """What raises `error` as soon as it is asked for anything.
-
-    Spark 4.3 stops a reader that it could not make, and tells of that instead of the reason.
-    """
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-    def initialOffset(self) -> Offset:
-        """Raises the error."""
-        raise self.error
-
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Raises the error."""
-        raise self.error
-
-    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
-        """Raises the error."""
-        raise self.error
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Raises the error."""
-        raise self.error
+    def _tell(self, text: str) -> None:
+        if text not in self._said:
+            self._said.append(text)
+            print(text, file=sys.stderr)
 
 
 def _offset(log_id: str, nodes: dict[str, int]) -> Offset:
     """Spark compares offsets as text: the order of the nodes is always the same."""
     return {"log": log_id, "nodes": {node: nodes[node] for node in sorted(nodes)}}
+
+
+def _beside(log_id: str, found: dict[str, Bounds], offset: Offset) -> str:
+    """The log's id in the way of that offset, which may be one of several logs."""
+    return named(log_id, found) if "=" in offset["log"] else log_id
 
 
 def _ours(offset: Any) -> Offset:
@@ -462,7 +484,8 @@ def _when(time: int) -> str:
 def _limited(
     begin: dict[str, int], ends: dict[str, int], found: dict[str, Bounds], most: int
 ) -> dict[str, int]:
-    """`ends` so that at most `most` events are read, each node its share, one at least."""
+    """`ends` so that at most `most` events are read, each node its share, one at least: where there
+    are more nodes than that, those that have waited for most."""
     firsts = {node: max(begin[node], found[node].earliest) for node in ends}
     there = {node: max(ends[node] - firsts[node], 0) for node in ends}
     total = sum(there.values())
@@ -470,7 +493,7 @@ def _limited(
         return ends
     limited = {}
     left = most
-    for node, count in there.items():
+    for node, count in sorted(there.items(), key=lambda each: each[1], reverse=True):
         share = min(count, left, max(1, most * count // total) if count else 0)
         left -= share
         limited[node] = max(firsts[node] + share, begin[node]) if share else begin[node]

@@ -63,13 +63,15 @@ def _created(options: Mapping[str, str]) -> bool:
 def given(options: Mapping[str, str], schema: StructType | None) -> dict[str, str]:
     """The options of a read, with those of its table if it has one; names in lower case.
 
-    Raises ValueError for a table that was created with columns, or with a token.
+    Raises ValueError for a table that was created with columns, or with a token, and for a column
+    of another type than the log's.
     """
     own = {name.lower(): value for name, value in options.items()}
     if _created(own):
         return _of_creation(own)
     if schema is None or not schema.fields:
         return own
+    _check_types(schema)
     found = schema.fields[0].metadata.get(_MARK)
     if found is not None:
         said = {meant(name) for name in own}
@@ -81,6 +83,18 @@ def given(options: Mapping[str, str], schema: StructType | None) -> dict[str, st
             " CREATE TABLE t USING mqttd OPTIONS (path '...')"
         )
     return own
+
+
+def _check_types(schema: StructType) -> None:
+    """Spark would tell of it where a task has read the first rows; of names see `tasks`."""
+    for one in schema.fields:
+        kind = _TYPES[COLUMNS[one.name][0]] if one.name in COLUMNS else one.dataType
+        if one.dataType.simpleString() != kind.simpleString():
+            raise ValueError(
+                f"mqttd: the schema has {one.name} as {one.dataType.simpleString()}, and the log as"
+                f" {kind.simpleString()}. Give columns by the option columns, not by schema(), and"
+                f" cast them: selectExpr('cast({one.name} as {one.dataType.simpleString()})')"
+            )
 
 
 def _of_creation(own: dict[str, str]) -> dict[str, str]:

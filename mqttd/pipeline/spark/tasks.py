@@ -32,9 +32,12 @@ from mqttd.pipeline.log.reader import (
 from mqttd.pipeline.log.schema import COLUMNS
 from mqttd.pipeline.spark.arrow import ARROW_TYPES, Batches, gap_row
 from mqttd.pipeline.spark.options import Options, Position
+from mqttd.pipeline.spark.plain import plain_rows
 
 __all__ = ["Reader", "Task", "lost_task", "plan", "wanted"]
 
+#: What to do where a format is not known to `blocks.parse_header`.
+_NEWER: Final = "Give Spark the mqttd that wrote this. "
 _ADVICE: Final = (
     "Set the option failOnDataLoss to false to go on with what there is: a log.gap row then stands"
     " for what is missing"
@@ -75,7 +78,7 @@ def plan(log: EventLog, node: str, start: int, end: int, options: Options) -> li
     except DataLoss as error:
         if not options.fail_on_data_loss:
             raise
-        raise DataLoss(f"mqttd: {error}. {_ADVICE}") from None
+        raise DataLoss(f"mqttd: {error}. {_advice(str(error))}") from None
     tasks = []
     if options.fail_on_data_loss:
         for block in blocks:
@@ -136,8 +139,12 @@ def _damaged(node: str, base: int, end: int, why: str) -> DataLoss:
     count = end - base
     return DataLoss(
         f"mqttd: events {base} to {end - 1} of node {node} are lost ({count} event"
-        f"{'s' if count > 1 else ''}): {why}. {_ADVICE}"
+        f"{'s' if count > 1 else ''}): {why}. {_advice(why)}"
     )
+
+
+def _advice(why: str) -> str:
+    return f"{_NEWER if 'this program reads' in why else ''}{_ADVICE}"
 
 
 class Reader:
@@ -187,7 +194,7 @@ class Reader:
             from mqttd.pipeline.log.archive import ArchivedLog
 
             many = options.cluster or ";" in (options.path or options.url or "")
-            log = ArchivedLog(log, options.archive, alone=not many)
+            log = ArchivedLog(log, options.archive, not many, self._known, options.outage)
         return log
 
     def _exports(self) -> Exports:
@@ -231,11 +238,14 @@ class Reader:
         found = log.bounds()
         return log.log_id, found
 
-    def at(self, position: Position, found: dict[str, Bounds], unnamed: int = -2) -> dict[str, int]:
-        """Where `position` is on each node; `unnamed` is the offset of those that JSON leaves out.
+    def at(
+        self, position: Position, found: dict[str, Bounds], option: str = "startingOffsets"
+    ) -> dict[str, int]:
+        """Where `position` is on each node, as `option` says.
 
-        They begin at their earliest event, and end at their latest.
+        Nodes that JSON leaves out begin at their earliest event, and end at their latest.
         """
+        unnamed = -1 if option == "endingOffsets" else -2
         offsets = {}
         for node, (earliest, latest) in found.items():
             if isinstance(position, int):
@@ -249,16 +259,17 @@ class Reader:
             for node, given in position.items():
                 if node not in offsets:
                     raise ValueError(
-                        f"mqttd: startingOffsets/endingOffsets name the node {node!r}; the log has"
+                        f"mqttd: option {option} names the node {node!r}; the log has"
                         f" {', '.join(found) or 'none yet'}"
                     )
                 if given > found[node].latest:
                     raise ValueError(
-                        f"mqttd: offset {given} of node {node} is behind the end of the log,"
-                        f" {found[node].latest}"
+                        f"mqttd: option {option}: offset {given} of node {node} is behind the end"
+                        f" of the log, {found[node].latest}; -1 is the end"
                     )
         return offsets
 
+    @plain_rows
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The record batches of a task; runs on an executor."""
         import pyarrow as pa

@@ -19,6 +19,7 @@ from twisted.internet.defer import Deferred, DeferredList, maybeDeferred, succee
 from twisted.logger import Logger
 
 from mqttd.net.clock import day
+from mqttd.net.wake import Watcher
 from mqttd.plugins.calls.budget import Budget
 
 __all__ = ["SEGMENT", "HandleBase", "Host", "check_message"]
@@ -61,6 +62,8 @@ class Host:
         self.workers = workers
         #: The metrics of all plugins; `Plugins` knows them.
         self.metrics: Callable[[], list[tuple[str, str, float]]] = list
+        #: Who polls for descriptors, where there is one.
+        self.engine: Watcher | None = None
         #: Clients are let in, what was kept is there.
         self.opened = True
         self.opening: list[Callable[[], None]] = []
@@ -156,7 +159,7 @@ class HandleBase:
         try:
             f(*args)
         except Exception:
-            self.log.failure("{f!r} failed while the plugin was unloaded", f=f)
+            self.log.failure("{f!r} failed", f=f)
 
     def _check(self) -> None:
         if self.revoked:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 from zope.interface import implementer
 
 from mqttd.broker.publish import halfway, local
+from mqttd.broker.publish.queues import Queues
 from mqttd.broker.routing.abroad import Told
 from mqttd.codec.reasons import MqttError
 from mqttd.interfaces import ISubscription
@@ -45,6 +46,7 @@ class Messages(HandleBase):
         super().__init__(*args)
         self._subscriptions: dict[_Subscribed, None] = {}
         self._nested = 0
+        self._queues: Queues | None = None
         self._at_end(self._unsubscribe_all)
 
     def publish(
@@ -81,6 +83,13 @@ class Messages(HandleBase):
         if noted or routed:
             return halfway.go_on(broker, message, noted, routed)
         return local.republish(broker, message)
+
+    def room(self, topics: Sequence[str], size: int) -> int:
+        """See `IPluginHandle.room`."""
+        self._check()
+        if self._queues is None:
+            self._queues = Queues(self._host.broker)
+        return self._queues.room(topics, size)
 
     def holds(self, message: Any, until: str) -> None:
         """See `IPluginHandle.holds`."""

@@ -18,6 +18,7 @@ from zope.interface.verify import verifyObject
 from mqttd.codec.reasons import MqttError
 from mqttd.codec.topic import validate_topic_name
 from mqttd.plugins.handle.base import SEGMENT, HandleBase
+from mqttd.session.ground.metrics import COUNTERS
 
 __all__ = ["Operators"]
 
@@ -90,6 +91,13 @@ class Operators(HandleBase):
         """See `IPluginHandle.figures`."""
         self._check()
         return self._host.broker.metrics.snapshot(), self._host.broker.stats()
+
+    def counter(self, name: str) -> int:
+        """See `IPluginHandle.counter`."""
+        self._check()
+        if name not in COUNTERS:
+            raise KeyError(name)
+        return int(getattr(self._host.broker.metrics, name))
 
     def plugin_metrics(self) -> list[tuple[str, str, float]]:
         """See `IPluginHandle.plugin_metrics`."""

@@ -8,6 +8,8 @@ from typing import Any
 from mqttd.broker.hooks.holders import Hold
 from mqttd.plugins.calls.filters import Patterns, valid_topic_filters
 from mqttd.plugins.handle.base import HandleBase
+from mqttd.session.gathering import Gathering
+from mqttd.session.promise import Promise
 
 __all__ = ["Promises"]
 
@@ -26,6 +28,8 @@ class Promises(HandleBase):
         self._keeping: object = None
         #: And for `keep_deliveries`.
         self._following: object = None
+        #: And for `keep_denials`.
+        self._denials: object = None
         self._at_end(self._let_go)
 
     def hold_acknowledgements(
@@ -33,16 +37,21 @@ class Promises(HandleBase):
         hold: Callable[[Callable[[], None], str], object] | None,
         topic_filter: Patterns = None,
         required: bool = False,
-    ) -> None:
+        brought: Callable[[], object] | None = None,
+    ) -> Any:
         """See `IPluginHandle.hold_acknowledgements`."""
         self._check()
         topic_filters = list(valid_topic_filters(topic_filter)) or None
         self._release_holder()
-        if hold is not None:
-            guarded = self._guarded(hold, required)
-            required = required or self.budget.policy == "deny"
-            self._holder = self._host.broker.add_holder(guarded, topic_filters, required)
-            self._held = topic_filters
+        if hold is None:
+            return None
+        guarded = self._guarded(hold, required)
+        required = required or self.budget.policy == "deny"
+        gathering = None if brought is None else self._gathering(brought, required)
+        add = self._host.broker.add_holder
+        self._holder = add(guarded, topic_filters, required, gathering)
+        self._held = topic_filters
+        return gathering
 
     def keep_messages(self, notes: Any, topic_filter: Patterns = None) -> None:
         """See `IPluginHandle.keep_messages`."""
@@ -70,6 +79,13 @@ class Promises(HandleBase):
                 notes, delivered, acked, topic_filters, dropped, unheard
             )
 
+    def keep_denials(self, notes: Any) -> None:
+        """See `IPluginHandle.keep_denials`."""
+        self._check()
+        self._stop_denials()
+        if notes is not None:
+            self._denials = self._host.broker.add_denials(notes)
+
     def pause_publishers(self, paused: bool) -> None:
         """See `IPluginHandle.pause_publishers`."""
         self._check()
@@ -90,6 +106,27 @@ class Promises(HandleBase):
                 release()
 
         return guarded
+
+    def _gathering(self, brought: Callable[[], object], required: bool) -> Gathering:
+        """`brought` on the plugin's budget, as `_guarded` has `hold` there."""
+
+        def ask() -> bool:
+            brought()
+            return True
+
+        def guarded() -> bool:
+            return self._guard("hold_acknowledgements", ask, ()) is not None
+
+        def refused(promises: list[Promise]) -> None:
+            error = PermissionError(f"plugin {self.budget.name} could not be asked to keep")
+            for promise in promises:
+                if required or self.budget.policy == "deny":
+                    promise.queue.refuse(error)
+                else:
+                    promise.keep(gathering.holder)
+
+        gathering = Gathering(self._host.broker, guarded, refused)
+        return gathering
 
     def describe(self) -> dict[str, Any]:
         """See `HandleBase.describe`."""
@@ -113,9 +150,15 @@ class Promises(HandleBase):
         if following is not None:
             self._host.broker.remove_deliveries(following)
 
+    def _stop_denials(self) -> None:
+        denials, self._denials = self._denials, None
+        if denials is not None:
+            self._host.broker.remove_denials(denials)
+
     def _let_go(self) -> None:
         self._stop_keeping()
         self._stop_following()
+        self._stop_denials()
         self._release_holder(gone=True)
         if self._pauses:
             self._host.broker.set_congested(False, f"plugin {self.budget.name}")

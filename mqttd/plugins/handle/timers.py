@@ -9,6 +9,8 @@ from twisted.internet.defer import Deferred
 from zope.interface import implementer
 
 from mqttd.interfaces import IRepeating
+from mqttd.net.bell import Bell
+from mqttd.net.pause import Pause
 from mqttd.plugins.calls.signatures import numbered, verify_function
 from mqttd.plugins.calls.threads import Threads
 from mqttd.plugins.handle.base import HandleBase
@@ -116,6 +118,21 @@ class Timers(HandleBase):
                 f"plugin {self.name}", self._host.reactor, most_waiting=self.budget.queue
             )
         return self._threads.call(f, args)
+
+    def bell(self, f: Callable[[], object]) -> Callable[[], None]:
+        """See `IPluginHandle.bell`."""
+        self._check()
+        bell = Bell(lambda: self._quietly(f), self.clock, self._host.engine)
+        self._at_end(bell.close)
+        return bell.ring
+
+    def pause(self, f: Callable[[], object]) -> Pause:
+        """See `IPluginHandle.pause`."""
+        self._check()
+        pause = Pause(lambda: self._quietly(f), self.clock.callLater)
+        pause.start(self._host.engine)
+        self._at_end(pause.stop)
+        return pause
 
     def describe(self) -> dict[str, Any]:
         """See `HandleBase.describe`."""

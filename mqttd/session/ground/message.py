@@ -32,21 +32,17 @@ __all__ = [
     "QUIET",
     "RELEASED",
     "Delivery",
+    "Lent",
     "Message",
     "entry_delivery",
     "entry_qos",
     "entry_size",
     "entry_weight",
     "entry_wire",
-    "one_receipt",
 ]
 
 #: A receipt is the number of bytes << 8, with this if they are of QoS 0, and 7 bits of the journal.
 QUIET: Final = 0x80
-
-#: Receipts that are there once however many queues hold them, and how many of them.
-_RECEIPTS: Final[dict[object, object]] = {}
-_MOST_RECEIPTS: Final = 4096
 
 #: A message beside its topic, payload and properties, in bytes; a delivery beside its wire.
 _MESSAGE: Final = 320
@@ -203,12 +199,14 @@ class Message:
         return serialize(packet, 5 if v5 else 4)
 
 
+@mypyc_attr(acyclic=True)
 class Delivery:
     """A PUBLISH in one shape: the bytes, and what is remembered beside them.
 
     `wire` carries `packet_id` at offset `id_at` (QoS 1 and 2); `source` is the publisher's client
     id. `message` is None while only the bytes have been needed; `id` names it (0: not yet named),
-    or its `run`.
+    or its `run`. Queues hold very many, and none leads back to its queue: but for `Lent` the
+    garbage collector need not look at them.
     """
 
     __slots__ = (
@@ -253,7 +251,7 @@ class Delivery:
         self.expires_at: int = 0
         #: Where the Message Expiry Interval stands in `wire`, 0 where it is not known.
         self.expiry_at: int = 0
-        #: The shared group that chose the receiver, None for a subscription of its own.
+        #: The shared group that chose the receiver, None for a subscription of its own (`lent`).
         self.group: object | None = None
 
     @staticmethod
@@ -311,7 +309,21 @@ class Delivery:
 
     def copy(self) -> Delivery:
         """The same, for one receiver of its own."""
+        group = self.group
+        if group is not None:
+            return self.lent(group)
         made = Delivery(self.wire, self.qos, self.v5, self.packet_id, self.id_at, self.source)
+        self._give(made)
+        return made
+
+    def lent(self, group: object) -> Delivery:
+        """The same, for the member that this shared group has chosen."""
+        made = Lent(self.wire, self.qos, self.v5, self.packet_id, self.id_at, self.source)
+        self._give(made)
+        made.group = group
+        return made
+
+    def _give(self, made: Delivery) -> None:
         made.id = self.id
         made.run = self.run
         made.message = self.message
@@ -319,8 +331,6 @@ class Delivery:
         made.identifiers = self.identifiers
         made.expires_at = self.expires_at
         made.expiry_at = self.expiry_at
-        made.group = self.group
-        return made
 
     def weigh(self) -> int:
         """The bytes it is counted with, the same from the first time on."""
@@ -406,8 +416,7 @@ class Delivery:
         made = Delivery.of(message, self.qos, retain, v5, self.identifiers, now)
         made.source = self.source
         made.run = self.run
-        made.group = self.group
-        return made
+        return made if self.group is None else made.lent(self.group)
 
     def _counted_down(self, now: int) -> Delivery:
         """The same bytes with what is left of the Message Expiry Interval."""
@@ -420,6 +429,12 @@ class Delivery:
         made = self.copy()
         made.wire = wire[:at] + patch + wire[at + 4 :]
         return made
+
+
+class Lent(Delivery):
+    """One whose receiver a shared group has chosen: the group leads to its members, and to it."""
+
+    __slots__ = ()
 
 
 def entry_delivery(entry: object, v5: bool) -> Delivery:
@@ -471,19 +486,3 @@ def entry_qos(entry: object) -> int:
 
 #: In an inflight window: PUBREC has come, PUBREL is sent, PUBCOMP is awaited (QoS 2).
 RELEASED: Final = Delivery(b"\x62\x02\x00\x00", 2, False, 0, 2, "")
-
-
-def one_receipt(entry: object) -> object:
-    """An entry; a receipt as the one object that stands for all that are equal.
-
-    Messages of one size are many, and each would be an int of 32 bytes in its queue.
-    """
-    if not isinstance(entry, int):
-        return entry
-    found = _RECEIPTS.get(entry)
-    if found is not None:
-        return found
-    made: object = entry
-    if len(_RECEIPTS) < _MOST_RECEIPTS:
-        _RECEIPTS[made] = made
-    return made

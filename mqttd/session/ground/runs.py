@@ -2,7 +2,7 @@
 
     Run    messages of one topic that follow one another: id, topic, size; one for all receivers
     Trace  of one session: the runs it was sent, those it has acknowledged, those of its own that
-           reached nobody; until the turn ends
+           reached nobody or were refused; until the turn ends
 
 Promise: a delivery that is noted, or its acknowledgement, is one list append.
 """
@@ -43,12 +43,15 @@ class Run:
 class Trace:
     """The runs of one session in this turn."""
 
-    __slots__ = ("acked", "sent", "unheard")
+    __slots__ = ("acked", "key", "refused", "sent", "unheard")
 
     def __init__(self) -> None:
         self.sent: list[Run] = []
         self.acked: list[Run] = []
         self.unheard: list[Run] = []
+        self.refused: list[Run] = []
+        #: The key of the route that refused last, if its run may go on.
+        self.key: bytes = b""
 
 
 def joined(runs: list[Run]) -> list[Run]:

@@ -33,6 +33,7 @@ from mqttd.session.routes.route import (
     HEARD,
     HELD,
     HOOKED,
+    KEPT,
     LIGHT0,
     LIGHT1,
     MISSED,
@@ -100,7 +101,8 @@ class Forwarding(Naming):
             if not route.key:
                 route = self.current(data[p + 2 : topic_end])  # a stem's, and rights have changed
             if not self.may(route, first):
-                if router.tap_denied or not self._refused(route, data, pos, topic_end):
+                router.journal.touched = False
+                if router.tap_denied or not self._refused(route, data, pos, topic_end, end - body):
                     self.deny_bytes(route, first, data[p:end])
                 return end
             if route.seq != topics.changes.seq:
@@ -116,7 +118,7 @@ class Forwarding(Naming):
             self._geared(route, data, pos, p, topic_end, at, body, end, expiry)
             return end
         if gear & ~(HELD | NOTED) or first & 1:
-            if not gear & ~(HELD | MISSED | NOTED | RECORDED) and not first & 1:
+            if not gear & ~KEPT and not first & 1:
                 return self.recorded(route, data, pos, p, topic_end, at, body, end, expiry)
             if (
                 gear & ~(HELD | NOTED) == _NAMED
@@ -140,7 +142,7 @@ class Forwarding(Naming):
             router.journal.touched = False
             if self._accept(route, packet_id, data, pos, at, body, end):
                 if gear & NOTED:
-                    topic = data[p + 2 : topic_end]
+                    topic = route.name or router.topics.name_of(route, data, p + 2, topic_end)
                     router.note(self, topic, data, pos, at, body, end, end - pos, 1)
                 self._qos1(route, data, pos, p, topic_end, at, body, end, expiry)
             return end
@@ -161,12 +163,13 @@ class Forwarding(Naming):
             topics.latest = route
         metrics.messages_received_qos0 += run
         if gear & NOTED:
-            router.note(self, data[p + 2 : topic_end], data, pos, at, body, end, size, run)
+            topic = route.name or router.topics.name_of(route, data, p + 2, topic_end)
+            router.note(self, topic, data, pos, at, body, end, size, run)
         self._qos0(route, data, pos, p, topic_end, at, body, stop, size, expiry)
         return stop
 
-    def _refused(self, route: Route, data: bytes, pos: int, topic_end: int) -> bool:
-        """Refuse what may not be published where nobody hears of it; False: `deny_bytes` does."""
+    def _refused(self, route: Route, data: bytes, pos: int, topic_end: int, size: int) -> bool:
+        """Refuse what may not be published where no hook hears of it; False: `deny_bytes` does."""
         router = self.router
         first = data[pos]
         qos = first >> 1 & 3
@@ -178,6 +181,8 @@ class Forwarding(Naming):
         router.unkept += 1
         metrics.publishes_denied += 1
         metrics.dropped_denied += 1
+        if router.tap_refused:
+            router.note_refused(self, route.key, first & 7, size)
         if not qos:
             metrics.messages_received_qos0 += 1
             return True
@@ -189,7 +194,7 @@ class Forwarding(Naming):
             if not self.v5:
                 self.record(packet_id)
         answer = self.answer(answer_to(first), packet_id, reasons.NOT_AUTHORIZED)
-        self.settle(answer, route.gear, route.topic)
+        self.settle_refusal(answer, route.topic)
         return True
 
     def _qos0(

@@ -19,7 +19,7 @@ from mqttd.codec import reasons
 from mqttd.codec.packets import Publish
 from mqttd.codec.parser import parse_packet
 from mqttd.codec.properties import Properties
-from mqttd.codec.reasons import MalformedPacket, ProtocolViolation, ReceiveMaximumExceeded
+from mqttd.codec.reasons import ProtocolViolation, ReceiveMaximumExceeded
 from mqttd.session.ground.aliases import Aliases
 from mqttd.session.ground.connection import OPEN, Edge
 from mqttd.session.ground.guid import Guid
@@ -69,9 +69,6 @@ class Router(Judge):
         self.guid = Guid(0, 0)
         #: Packets may go as bytes at all: no switch is set that changes each message.
         self.fast: bool = settings.fast_path
-        #: The key of the route that was used last to name a message, and its topic (`name`).
-        self.named_key: bytes = b"\0"
-        self.named_topic: bytes = b""
         #: Type of the packet that is being handled, for the log of a fault.
         self.packet_type: int = 0
         #: What the publisher of the message that `ask_publish` stopped last is told.
@@ -349,7 +346,7 @@ class General(Publisher):
             if packet.qos == 2 and not self.v5:
                 self.record(packet.packet_id)
             first = PUBACK if packet.qos == 1 else PUBREC
-            self.settle(self.answer(first, packet.packet_id, code), route.gear, packet.topic)
+            self.settle_refusal(self.answer(first, packet.packet_id, code), packet.topic)
 
     def published(self, first: int, packet_id: int, receivers: int, gear: int, topic: str) -> None:
         """Acknowledge a PUBLISH that had so many receivers, or minus a reason code."""
@@ -402,14 +399,6 @@ class General(Publisher):
         self._count(packet.qos)
         self._check_offered(packet)
         self._deny(packet, route)
-
-    def blame(self, first: int, body: bytes) -> None:
-        """A PUBLISH with a bad header, or a QoS that is not offered: the fault by its name."""
-        self.router.packet_type = _PUBLISH
-        packet = parse_packet(first, body, self.version)
-        assert isinstance(packet, Publish)
-        self._check_offered(packet)
-        raise MalformedPacket("malformed PUBLISH")
 
     def record(self, packet_id: int) -> bool:
         """Note an incoming QoS 2 id; False if it is known already."""
@@ -465,6 +454,14 @@ class General(Publisher):
         promises = self.promised()
         promises.hold(data, keepers)
         self._within(promises)
+
+    def settle_refusal(self, data: bytes, topic: str) -> None:
+        """Acknowledge a message that was refused: nobody keeps it, it goes behind those before."""
+        promises = self.promises
+        if promises is not None and not self.router.journal.touched and promises.join(data):
+            self._within(promises)
+        else:
+            self.settle(data, 0, topic)
 
     def promised(self) -> Promises:
         """The acknowledgements of this client that wait."""

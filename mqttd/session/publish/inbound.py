@@ -299,8 +299,7 @@ class Inbound:
             shape.identifiers = named
             if shapes is not None:
                 shapes[number] = shape
-        own = shape if shapes is None else shape.copy()
-        own.group = group
+        own = shape.lent(group)
         if own.message is None and (own.qos != self.qos or self.retain):
             # Another member may get it as it was published.
             if self.published is None:

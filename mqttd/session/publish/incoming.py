@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from mqttd.codec.packets import Publish
+from mqttd.codec.parser import parse_packet
 from mqttd.codec.reasons import MalformedPacket, ProtocolViolation
 from mqttd.codec.scan import ALIAS_SHIFT, END_MASK, EXPIRY_SHIFT, OFFSET_MASK, scan_publish
 from mqttd.codec.serializer import varint
@@ -91,6 +93,14 @@ class Incoming(Recording):
         if self.mount is not None:
             return self._entered(data, pos, p, topic_end, at, found & END_MASK, end, expiry)
         return self.forward(data, pos, p, topic_end, at, found & END_MASK, end, expiry)
+
+    def blame(self, first: int, body: bytes) -> None:
+        """A PUBLISH with a bad header, or a QoS that is not offered: the fault by its name."""
+        self.router.packet_type = _PUBLISH
+        packet = parse_packet(first, body, self.version)
+        assert isinstance(packet, Publish)
+        self._check_offered(packet)
+        raise MalformedPacket("malformed PUBLISH")
 
     def _entered(
         self,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from mqttd.codec.frame import cut
 from mqttd.codec.reasons import MalformedPacket
-from mqttd.session.ground.message import Delivery
+from mqttd.session.ground.message import Lent
 from mqttd.session.ground.runs import Run
 from mqttd.session.publish.general import PUBREC
 from mqttd.session.publish.spans import Spanning
@@ -92,7 +92,7 @@ class Lending(Spanning):
             inbound.lend(group, member, route.topic, None)
         else:
             id_at = topic_end - pos if qos else 0
-            made = Delivery(cut(data, pos, end), qos, self.v5, packet_id, id_at, session.client_id)
+            made = Lent(cut(data, pos, end), qos, self.v5, packet_id, id_at, session.client_id)
             made.group = group
             made.run = kept
             if qos:

@@ -103,13 +103,7 @@ class Missing(General):
     ) -> Run:
         """Name a packet, or a run of them, and note it for those who keep it (`NOTED`)."""
         router = self.router
-        key = route.key
-        if key is router.named_key:
-            topic = router.named_topic  # the same object: those who keep it see that at once
-        else:
-            topic = data[p + 2 : topic_end]
-            router.named_key = key
-            router.named_topic = topic
+        topic = route.name or router.topics.name_of(route, data, p + 2, topic_end)
         if route.gear & NOTED:
             return router.note(self, topic, data, pos, at, body, end, end - pos, count)
         number = router.guid.reserve(router.instant(), count)

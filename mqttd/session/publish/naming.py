@@ -75,7 +75,6 @@ class Naming(Lending):
         known: dict[int, list[bytes]] = {}
         parts: list[bytes] = []
         latest = -1
-        id_at = 0
         older: bytes | None = None
         #: Those that need deliveries of their own.
         apart: list[int] = []
@@ -109,12 +108,12 @@ class Naming(Lending):
                                 data, pos, p, topic_end, at, body, stop, size, self.v5, number
                             )
                         parts = known[number]
-                        id_at = body_at(parts[0]) + topic_end - p
                     wire = block.join(parts)
                     if common:
                         wires[kind << 2 | granted] = wire
                 if granted:
-                    receiver.take(wire, packet_id, id_at)
+                    # By its own head: with a longer identifier that may be longer by a byte.
+                    receiver.take(wire, packet_id, body_at(wire) + topic_end - p)
                     continue
             else:
                 if older is None:

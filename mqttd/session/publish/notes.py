@@ -4,6 +4,7 @@
     a delivery, or its acknowledgement -----> note_deliveries ----------->  and has asked for these
     what one receiver misses ---------------> note_dropped -------------->
     what reaches nobody --------------------> note_unheard -------------->
+    what a client may not do ---------------> note_denied --------------->
 
 A note is one call for one packet or a run of packets, with their places in the bytes received;
 no `Message` is made. What reaches the broker another way (a will, a hook's own message) comes as a
@@ -74,5 +75,21 @@ class Notes:
 
         `at`: when, or the end of that turn, in µs since 1970; `reason` as of the hook
         ``message.dropped``.
+        """
+        raise NotImplementedError
+
+    def note_denied(
+        self,
+        at: int,
+        client_id: str,
+        username: str | None,
+        peer: tuple[str, int],
+        runs: list[Run],
+        kind: str,
+    ) -> None:
+        """This client may not do that: ``publish`` these messages, ``subscribe`` to these filters.
+
+        `at`: when, or the end of that turn, in µs since 1970; `peer`: its address and port; `kind`
+        as of the action of the hook ``client.denied``. The ids and sizes of the runs say nothing.
         """
         raise NotImplementedError

@@ -68,6 +68,8 @@ class Judge(Keeper):
         self.watched: dict[str, int] = {}
         #: Somebody hears of the next message that may not be published: log, trail or hook.
         self.tap_denied: bool = True
+        #: Somebody keeps as bytes what may not be published, each of it (`note_refused`).
+        self.tap_refused: bool = False
         #: Refusals that the log, and messages that the trail has not heard of meanwhile.
         self.untold: int = 0
         self.unkept: int = 0
@@ -87,6 +89,12 @@ class Judge(Keeper):
     def may_publish(self, channel: Publisher, topic: str, qos: int, retain: bool) -> bool:
         """Whether this client may publish to a topic now; a refusal is logged with its rule."""
         raise NotImplementedError
+
+    def note_refused(self, channel: Publisher, key: bytes, first: int, size: int) -> None:
+        """Somebody keeps what may not be published (`tap_refused`): a message of `size` bytes.
+
+        key: of its topic's route; first: QoS and RETAIN, as where a PUBLISH has them.
+        """
 
     def realms(self, channel: Publisher) -> list[bytes]:
         """Beginnings of topics, with their last `/`, below all of which this client may publish."""

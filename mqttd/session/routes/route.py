@@ -38,6 +38,7 @@ __all__ = [
     "HELD",
     "HOOKED",
     "IDENTIFIED",
+    "KEPT",
     "LIGHT0",
     "LIGHT1",
     "MOUNTED",
@@ -100,6 +101,8 @@ FOLLOWED: Final = 256
 RECORDED: Final = 512
 MISSED: Final = 1024
 NAMED: Final = 2048
+#: It is kept by those who do not ask its route for its topic.
+KEPT: Final = HELD | MISSED | NOTED | RECORDED
 #: Somebody hears of its deliveries, one way or the other.
 HEARD: Final = TOLD | RECORDED
 
@@ -172,7 +175,8 @@ class Target(Awaiting):
 class Route:
     """The receivers of one topic name on this node, and the other nodes that want it.
 
-    `key` is the topic as on the wire, with its two bytes of length.
+    `key` is the topic as on the wire, with its two bytes of length; `name` without them, once
+    somebody has kept messages of it (`Topics.name_of`).
     """
 
     __slots__ = (
@@ -193,6 +197,7 @@ class Route:
         "mark4",
         "mark5",
         "mark6",
+        "name",
         "options",
         "own_blocks",
         "owns",
@@ -230,6 +235,7 @@ class Route:
         self.weight: i32 = 0
         self.topic = topic
         self.key = key
+        self.name: bytes = b""
         #: More classes and whether they may, where there are some.
         self.classes: dict[int, bool] | None = None
         #: Subscription identifiers by session, None when nobody uses them; then also `kinds`, by
@@ -252,6 +258,7 @@ class Route:
         """Be the route of another topic, to be built."""
         self.topic = topic
         self.key = key
+        self.name = b""
         self.right = -2
         self.epoch = -1
         self.classes = None

@@ -14,11 +14,11 @@ that no filter names change nothing: all `plant/8/t/...` lead to the same receiv
 walk, done once for the words that filters tell apart (an automaton that is made as topics come),
 and checks the topic on the way. Where no filter goes on it need not look at words any more.
 
-Only for what needs nothing but its bytes, of clients that may publish anywhere, or below their
-realms (`dev/7/`): what does not begin so is looked up. `Topics` is the slow twin
-(tests/unit/session/test_stems.py). Promise: one pass over the topic; bounded in stems, which are
-thrown away when a subscription changes that may concern them, and rest where they bring nothing.
-MQTT 5.0, 4.7.
+Only for what needs nothing but its bytes, or is kept whatever its topic, of clients that may
+publish anywhere, or below their realms (`dev/7/`): what does not begin so is looked up. `Topics` is
+the slow twin (tests/unit/session/test_stems.py). Promise: one pass over the topic; bounded in
+stems, which are thrown away when a subscription changes that may concern them, and rest where they
+bring nothing. MQTT 5.0, 4.7.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from mqttd.codec.scan import is_utf8
-from mqttd.session.routes.route import Route
+from mqttd.session.routes.route import KEPT, Route
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
@@ -164,7 +164,7 @@ class Stems:
             route = stem.end
             if route is None:
                 route = self.finish(stem)
-            if route.gear:
+            if route.gear & ~KEPT:
                 return None
         if seen >= 0x80 and not is_utf8(data[start:end]):
             return None

@@ -21,7 +21,7 @@ from typing import Final
 
 from mqttd.session.routes.ahead import Ahead
 from mqttd.session.routes.changes import Changes
-from mqttd.session.routes.route import HELD, MISSED, NOTED, RECORDED, Route
+from mqttd.session.routes.route import KEPT, Route
 from mqttd.session.routes.sights import Sights
 from mqttd.session.routes.stems import Stems
 
@@ -109,7 +109,7 @@ class Topics:
         route = self._passing
         route.rename(topic, key)
         self._build(route)
-        if route.gear & ~(HELD | MISSED | NOTED | RECORDED):
+        if route.gear & ~KEPT:
             self._passing = Route("")
             self._keep(route)
         return route
@@ -130,6 +130,18 @@ class Topics:
         self.table[route.key] = route
         if len(self._ring) > self._room:
             self._room = len(self._ring)
+
+    def name_of(self, route: Route, data: bytes, start: int, end: int) -> bytes:
+        """The topic for those who keep messages, which lies in `data` from `start` to `end`.
+
+        The same object for all messages, as long as the table has the route (`Route.name`): a queue
+        of thousands holds it once, and whoever compares sees that at once.
+        """
+        name = data[start:end]
+        if route.place >= 0:
+            route.name = name
+            self._weigh(route)
+        return name
 
     def pour(self, size: int, receivers: int) -> None:
         """So many bytes go to so many receivers."""
@@ -176,7 +188,7 @@ class Topics:
         route.seq = self.changes.seq
 
     def _weigh(self, route: Route) -> None:
-        weight = _ENTRY + 2 * len(route.key) + _RECEIVER * len(route.sessions)
+        weight = _ENTRY + 2 * len(route.key) + len(route.name) + _RECEIVER * len(route.sessions)
         if route.heft:
             weight += min(route.heft, _HEAVIEST)
         before: int = route.weight

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from ipaddress import ip_network
 from pathlib import Path
 
@@ -198,9 +197,7 @@ def test_without_re2_they_are_refused_and_the_error_says_what_to_install(
 
 def test_GHSA_2hjf_7455_w946_an_expression_cannot_be_made_to_run_for_long() -> None:
     regex = LinearRe("^(a+)+$")
-    started = time.perf_counter()
-    assert not regex.search("a" * 60_000 + "!")
-    assert time.perf_counter() - started < 2  # a backtracking engine takes for ever at 40
+    assert not regex.search("a" * 60_000 + "!")  # a backtracking engine takes for ever at 40
 
 
 def test_eq_keeps_its_text_as_it_is() -> None:

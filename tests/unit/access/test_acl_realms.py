@@ -66,6 +66,29 @@ def hold_against_reference(dice: Dice) -> int:
 
 
 @pytest.mark.parametrize("seed", range(8))
+def test_who_is_left_free_is_denied_no_filter(seed: int) -> None:
+    dice = Dice(seed)
+    free = 0
+    for _ in range(40):
+        lines = dice.rules().splitlines()
+        text = "\n".join(line for line in lines if line.startswith("{allow") or dice.chance(0.15))
+        rules = AclRules.from_text(text)
+        for who in [dice.client() for _ in range(6)]:
+            if not rules.leaves_free(who):
+                continue
+            free += 1
+            for topic in ["#", "+/#", "+", *tails(dice, True)]:
+                if topic.startswith("$"):
+                    continue
+                for qos in (0, 2):
+                    found = reference.decide(
+                        list(rules.rules), who, Action("subscribe", qos), topic
+                    )
+                    assert found < 0 or rules.rules[found].allow, f"{text}\n{who}\n{topic!r}"
+    assert free > 40
+
+
+@pytest.mark.parametrize("seed", range(8))
 def test_whatever_begins_as_a_realm_is_allowed(seed: int) -> None:
     dice = Dice(seed)
     assert sum(hold_against_reference(dice) for _ in range(6)) > 200

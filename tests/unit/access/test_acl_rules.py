@@ -441,11 +441,11 @@ def test_10000_rules_cost_a_decision_no_more_than_100_do() -> None:
         ]
         best = float("inf")
         for _ in range(5):
-            start = time.perf_counter()
+            start = time.thread_time()
             for who, topic in asked:
                 rules.decide(who, PUBLISH, topic)
-            best = min(best, time.perf_counter() - start)
+            best = min(best, time.thread_time() - start)
         return best
 
-    # A scan would cost 100 times as much; 10 leaves room for a busy machine.
+    # A scan would cost 100 times as much; 10 leaves room for caches that others fill.
     assert cost(10_000) < 10 * cost(100)

@@ -171,6 +171,8 @@ def test_17_a_node_in_a_minority_is_ready_if_it_serves(
     assert said["note" if said["ready"] else "reason"].startswith("in a minority of its cluster")
     apart.end()
     assert ready() == (200, {"ready": True})
+    apart.alone = lambda: "no link to any other node"
+    assert ready() == (503, {"ready": False, "reason": "no link to any other node"})
     ask.parts.is_ready = lambda: False
     assert ready()[1]["reason"] == "starting"
     apart.begin(PUT_OUT)
@@ -646,6 +648,19 @@ def test_17_who_asks_workers_for_their_cluster_is_told_what_works(ask: Door) -> 
     ask.parts.behind = True
     status, answer = ask("GET", "/cluster")
     assert status == 404 and answer["detail"].endswith("a node of it, and of each of its workers")
+
+
+def test_a_node_does_not_put_itself_out(ask: Door) -> None:
+    def put_out(name: str, anyway: bool) -> Any:
+        async def done() -> bool:
+            return True
+
+        return done()
+
+    ask.parts.cluster = SimpleNamespace(name="a", leaves=SimpleNamespace(put_out=put_out))
+    status, answer = ask("POST", "/cluster/nodes/a/force-leave", {"anyway": True})
+    assert status == 409 and "`leave`" in answer["detail"]
+    assert ask("POST", "/cluster/nodes/b/force-leave", {}) == (200, {"done": True})
 
 
 def test_all_nodes_of_a_cluster_are_told(ask: Door) -> None:

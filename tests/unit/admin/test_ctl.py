@@ -41,6 +41,7 @@ def test_a_mistake_in_the_configuration_is_named(
     assert ctl.main(["--config", str(config), "status"]) == 1
     err = capsys.readouterr().err
     assert "max_qoz" in err and err.count("\n") == 1
+    assert err.endswith("is reached with --socket PATH all the same\n")
 
 
 @pytest.mark.parametrize("argv", [[], ["clients"], ["clients", "show"], ["publish", "a"],

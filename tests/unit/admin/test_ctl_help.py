@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -36,3 +38,13 @@ def test_help_may_be_the_first_word(given: str, capsys: pytest.CaptureFixture[st
             ctl.main(argv)
         told.append(capsys.readouterr().out)
     assert told[0] == told[1] and told[0].startswith("usage: ")
+
+
+def test_a_command_imports_no_broker() -> None:
+    """It would be most of the time that a command takes."""
+    code = (
+        "import sys, mqttd.admin.ctl.main;"
+        "print({'mqttd.broker.broker', 'mqttd.session.session', 'twisted'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
+import threading
+from base64 import b64decode, b64encode
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from mqttd.admin.ctl import main as ctl
+from mqttd.cluster.etcd.keys import Member
 from mqttd.config.load import load
 from tests.support.certificates import Authority
 from tests.support.servers import free_port
@@ -83,6 +88,59 @@ def test_nothing_is_written_where_no_etcd_answers(
     assert not list(home.iterdir())
 
 
+class Etcd(BaseHTTPRequestHandler):
+    """Answers that these nodes are in the cluster of this name."""
+
+    nodes = {"mqttd": ("a", "b")}
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        start = b64decode(asked["key"]).decode()
+        told = Member("", "1", "h:1", "1", (1, 1)).dump()
+        names = self.nodes.get(start.split("/")[2], ())
+        keys = [b64encode(f"{start}{name}".encode()).decode() for name in names]
+        kvs = [{"key": key, "value": b64encode(told).decode()} for key in keys]
+        data = json.dumps({"header": {"revision": "7"}, "kvs": kvs}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nobody reads it."""
+
+
+@pytest.mark.parametrize(
+    ("cluster", "said"), [("mqttd", "'mqttd' has a, b"), ("typo", "'typo' has no node yet")]
+)
+def test_who_joins_is_told_who_is_there(
+    home: Path, capsys: pytest.CaptureFixture[str], cluster: str, said: str
+) -> None:
+    """A name of a cluster that is mistyped is one of its own."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Etcd)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    join = ["cluster", "join", f"http://127.0.0.1:{server.server_port}", "--cluster", cluster]
+    try:
+        taken = ctl.main([*join, "--node", "a"])
+        assert taken == (1 if cluster == "mqttd" else 0)
+        if taken:
+            assert "'a' is in use in the cluster 'mqttd'" in capsys.readouterr().err
+            assert ctl.main([*join, "--node", "c"]) == 0
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert said in capsys.readouterr().out
+
+
+def test_who_is_out_and_does_not_run_is_told_to_start_first(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ctl.main(["--socket", "s", "cluster", "join"]) == 1
+    assert "no broker is running at s: start it first" in capsys.readouterr().err
+
+
 def test_a_node_on_another_machine_joins_by_one_command(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -99,6 +157,8 @@ def test_a_node_on_another_machine_joins_by_one_command(
     told = capsys.readouterr()
     assert "etcd has not answered" in told.err and "start or restart mqttd" in told.out
     assert "written all the same" in told.err
+    secret = next(line for line in told.err.splitlines() if "mode 0644" in line)
+    assert secret.startswith("mqttd-ctl: ") and "Warning" not in told.err
     cluster = load(os.path.join("etc", "mqttd.conf"), {}).cluster
     assert cluster.certificate == str(home / "tls/n.crt")
     assert (cluster.bind, cluster.advertise) == (":4370", "n.example:4370")

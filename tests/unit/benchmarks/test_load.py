@@ -63,6 +63,15 @@ def test_retained_is_about_the_delivery_and_not_about_storing() -> None:
     assert run.cores != given["broker"]["cpu_cores"]
 
 
+def test_of_what_reaches_nobody_each_message_that_was_sent_counts() -> None:
+    given = raw("p2p")
+    broker = {**given["broker"], "cpu_s_per_m_in": 1.5, "cpu_s_per_m_out": 0.0}
+    some = {**given, "unheard": True, "in_per_s": 7.0, "out_per_s": 0.0, "broker": broker}
+    run = read(json.dumps(some), 0)
+    assert (run.rate, run.cpu) == (7.0, 1.5)
+    assert run.p50 == given["ack_us"]["p50"]
+
+
 def test_lost_messages_are_told_and_refuse_the_run() -> None:
     run = read(recorded("dropped"), 1)
     assert not run.ok
@@ -127,7 +136,7 @@ def test_without_a_compiler_the_message_says_what_to_install(tmp_path: Path, too
 @pytest.mark.slow
 def test_it_is_built_when_it_is_not_there(tmp_path: Path) -> None:
     program = build(tmp_path / "out", os.environ)
-    assert Mqttload(program, 0).version() == "mqttload 1.4"
+    assert Mqttload(program, 0).version() == "mqttload 1.5"
     first = program.stat().st_mtime_ns
     assert build(tmp_path / "out", os.environ).stat().st_mtime_ns == first
 

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.__main__ import main
 from benchmarks.brokers import BROKERS, Broker, Mqttd
-from benchmarks.workloads import COST, WORKLOADS, selected
+from benchmarks.workloads import COST, TWINS, WORKLOADS, selected
 from mqttd.access.acl.conf import read_acl
 from mqttd.config.load import load
 
@@ -25,6 +25,20 @@ def test_the_list_is_of_those_that_were_asked_for(capsys: pytest.CaptureFixture[
     assert main(["--list", "--only", "idle*"]) == 0
     listed = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in listed] == ["idle", "idle-sub", "idle-echo"]
+
+
+def test_rows_of_messages_have_twins_whose_sizes_vary() -> None:
+    names = [workload.name for workload in TWINS]
+    assert len(set(names)) == len(names) == 2 * len({name.split("/")[0] for name in names})
+    assert {"p2p-q1/127", "subids300-q1/16k", "v5props-q0/127", "trickle-q1/127"} <= set(names)
+    assert not {"large1m-q1/127", "idle/127", "filters-new/127"} & set(names)
+    assert [workload.name for workload in selected("fanout-q1/*")] == [
+        "fanout-q1/127", "fanout-q1/16k",
+    ]  # fmt: skip
+    assert selected("*/127") == tuple(w for w in TWINS if w.name.endswith("/127"))
+    assert all(w in WORKLOADS for w in selected("fan*"))
+    (twin,) = selected("p2p-q0/127")
+    assert twin.arguments(1, 0)[-6:-4] == ["--vary", "40-200"] and not twin.bounds
 
 
 def test_a_wrong_name_is_answered_with_the_names_there_are() -> None:

@@ -41,7 +41,7 @@ class Slow:
         self.asked: list[tuple[str, Deferred[Claim]]] = []
         self.released: list[tuple[str, int]] = []
 
-    def claim(self, client_id: str, principal: str | None) -> Deferred[Claim]:
+    def claim(self, client_id: str, principal: str | None, lasts: bool) -> Deferred[Claim]:
         answer: Deferred[Claim] = Deferred()
         self.asked.append((client_id, answer))
         return answer
@@ -72,7 +72,7 @@ class Answers(Slow):
         super().__init__()
         self.say = say
 
-    def claim(self, client_id: str, principal: str | None) -> Deferred[Claim]:
+    def claim(self, client_id: str, principal: str | None, lasts: bool) -> Deferred[Claim]:
         answer: Deferred[Claim] = self.say()  # type: ignore[assignment]
         return answer
 

@@ -125,6 +125,28 @@ def test_only_what_a_holder_wants_is_held(node: MemoryBroker) -> None:
     assert acked(client) == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.parametrize("heard", [True, False])
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_is_refused_waits_for_nobody_but_those_before(
+    node: MemoryBroker, qos: int, heard: bool
+) -> None:
+    """A refusal promises nothing; and it asks nobody early, nor ends what a turn has brought."""
+    keeper = Keeper(node)
+    node.deny("no")
+    alice = node.connect("alice")
+    if not heard:
+        node.broker.nobody_hears()
+    publish(alice, "no", "no", qos=qos)
+    assert acked(alice) == [1, 2] and not keeper.held
+    alice.received.clear()
+    publish(alice, "no", "a", "no", "b", "no", qos=qos)
+    assert acked(alice) == [1] and len(keeper.held) == 1
+    publish(alice, "no", qos=qos)
+    assert acked(alice) == [1]
+    keeper.release()
+    assert acked(alice) == [1, 2, 3, 4, 5, 1]
+
+
 def test_a_holder_is_asked_once_for_a_turn_and_after_its_messages(node: MemoryBroker) -> None:
     seen: list[str] = []
     node.hook("message.publish", lambda message: seen.append(message.topic))

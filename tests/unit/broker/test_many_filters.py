@@ -8,7 +8,7 @@ import pytest
 
 from mqttd.access.acl.rules import AclRules
 from mqttd.codec.packets import Publish, Suback, Subscribe, Subscription
-from mqttd.types import STOP, Action, ClientInfo, HookResult, Verdict
+from mqttd.types import STOP, Action, ClientInfo, Decision, HookResult, Verdict
 from tests.unit.access import reference
 from tests.unit.access.test_acl_model import Dice
 from tests.unit.access.test_acl_realms import beginning
@@ -68,6 +68,46 @@ def test_the_rules_are_asked_once_for_all_of_many_filters(tmp_path: Path) -> Non
     assert broker.access.describe()[-1]["hit"] == 3
     assert codes(client, "dev/c/a", "dev/c/b") == [0, 0]
     assert broker.access.describe()[-1]["hit"] == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "hits"),
+    [
+        ("", 1),
+        ('{deny, {user, "eve"}, all, ["#"]}.\n{deny, {clientid, {re, "^x"}}, all}.\n', 1),
+        ('{allow, all, subscribe, ["dev/%c/#"]}.\n', 1),
+        ('{deny, all, subscribe, ["dev/%c/secret/#"]}.\n', 50),
+        ('{deny, all, subscribe, ["$SYS/#"]}.\n', 1),
+    ],
+)
+def test_who_is_let_in_since_nothing_matches_is_asked_once(
+    tmp_path: Path, text: str, hits: int
+) -> None:
+    broker = make_broker(tmp_path, text)
+    broker.access.authorization.nomatch = Decision(Verdict.ALLOW, "nothing matched")
+    client = MemoryClient(broker, "c")
+    before = broker.router.work
+    assert codes(client, *(f"dev/c/{n}/+" for n in range(50))) == [0] * 50
+    assert broker.access.describe()[-1]["hit"] == hits
+    asked_for_each = hits > 1
+    assert codes(client, *["dev/c/secret/a"] * 10) == [0x87 if asked_for_each else 0] * 10
+    assert codes(client, *["$SYS/a"] * 9) == [0x87 if "SYS" in text else 0] * 9
+    assert broker.router.work - before <= 3000
+
+
+def test_a_right_that_is_asked_for_is_work(tmp_path: Path) -> None:
+    done: list[int] = []
+    for text in ("{allow, all}.\n", '{deny, all, all, ["x/%c"]}.\n{allow, all}.\n'):
+        broker = make_broker(tmp_path, text)
+        client = MemoryClient(broker, "c")
+        session = broker.sessions["c"]
+        asked = Subscription("a/b", 0)
+        before = broker.router.work
+        for realms in (None, [""]):
+            broker.subscribing.one(session, broker.client_of(session), asked, 0, True, realms)
+            done.append(broker.router.work - before)
+        assert not client.edge.closed
+    assert done == [20, 20, 20, 20]
 
 
 def test_other_rules_are_obeyed_by_the_next_one(tmp_path: Path) -> None:

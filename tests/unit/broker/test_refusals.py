@@ -146,6 +146,17 @@ def test_a_hook_that_is_asked_is_asked_each_time(tmp_path: Path) -> None:
     assert asked == ["dev/c/own/a"] * 3
 
 
+def test_a_hook_that_is_asked_about_other_topics_is_in_no_way(tmp_path: Path) -> None:
+    """As a plugin has it that hooks topics of its own: what is refused elsewhere is remembered."""
+    broker = make_broker(tmp_path, OWN)
+    broker.hooks.hook("client.authorize", lambda *args: None, topic_filter="$mqttd/#")
+    client = Plain(broker, "c")
+    client.publish("x")
+    deaf(broker)
+    client.publish("x", "x", "x")
+    assert broker.metrics.rights_decided <= 2 and broker.untold == 3
+
+
 def test_other_rules_are_obeyed_at_once(tmp_path: Path) -> None:
     broker = make_broker(tmp_path, OWN)
     client = Plain(broker, "c")

@@ -355,15 +355,15 @@ def test_100000_subscriptions_are_looked_at_in_short_turns(path: Path) -> None:
     while node.tasks:
         before = int(str(node.rules.describe()[-1]["hit"]))
         tasks, node.tasks = node.tasks, []
-        started = time.perf_counter()
+        started = time.thread_time()
         for task in tasks:
             task()
-        slowest = max(slowest, time.perf_counter() - started)
+        slowest = max(slowest, time.thread_time() - started)
         most = max(most, int(str(node.rules.describe()[-1]["hit"])) - before)
         turns += 1
     assert most <= SLICE + 1
     assert turns >= 52_000 // SLICE
-    assert slowest < 1.0  # a few milliseconds; a busy machine may take its time
+    assert slowest < 1.0  # a few milliseconds
     assert node.broker.metrics.subscriptions_revoked == 6000
     assert node.broker.router.subscriptions == 46_000
     assert asked is not None

@@ -7,11 +7,12 @@ before, and to who has gone from one node to another since in another order.
 from __future__ import annotations
 
 import pytest
+from twisted.internet.defer import Deferred
 
 from mqttd.cluster.etcd.keys import claimed
 from mqttd.cluster.sessions.transit import LANE_MARKED, MARKED, TAIL, WHOLE
 from mqttd.types import Claim
-from tests.unit.cluster.test_users import ALICE, KEYS, OTHER, Node
+from tests.unit.cluster.test_users import ALICE, KEYS, LEASE, OTHER, Node
 
 
 @pytest.fixture
@@ -37,12 +38,16 @@ def test_who_comes_is_let_in_when_the_tables_are_those_of_the_claim(
     node: Node, something: bool
 ) -> None:
     said: list[Claim] = []
-    claim = node.owners.claim("s", "alice")
+    claim = node.owners.claim("s", "alice", True)
     assert not isinstance(claim, Claim)
     claim.addCallback(said.append)
     node.turn()
     revision = node.etcd.revision
-    comes(node, revision) if something else node.sends("b", revision)
+    if something:
+        comes(node, revision)
+    else:
+        node.sends("b", revision)
+        node.sends("a", revision)
     node.moves.seen()
     assert said == []
     node.mesh.applied = revision
@@ -68,3 +73,39 @@ def test_what_goes_on_to_another_does_not_wait(node: Node) -> None:
     node.mesh.applied = later
     node.moves.seen()
     assert ("a", WHOLE) in said
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_17_who_waits_while_our_lease_ends_is_let_in_if_etcd_says_once_more_that_it_is_ours(
+    node: Node, is_ours: bool
+) -> None:
+    """To who had it we were gone: it may have had it back, and have let its client in."""
+    said: list[Claim] = []
+    failed: list[object] = []
+    claim = node.owners.claim("s", "alice", True)
+    assert not isinstance(claim, Claim)
+    claim.addCallbacks(said.append, failed.append)
+    node.turn()
+    revision = node.mesh.applied = node.etcd.revision
+    node.owners.lease = 0
+    comes(node, revision)
+    node.owners.lease = LEASE + 90
+    node.moves.seen()
+    assert not said and not failed
+    if not is_ours:
+        node.etcd.write(KEYS.own("s"), claimed("b", "", ALICE), OTHER)
+    Deferred.fromCoroutine(node.owners.amends.claim_all(["s"]))
+    node.turn()
+    assert bool(said) is is_ours and bool(failed) is not is_ours
+
+
+def test_17_what_has_come_while_we_were_no_member_is_looked_at_when_we_are_one(node: Node) -> None:
+    """Its claim had no answer."""
+    node.moves.arrivals.suppose("s", "b", 1, 2)
+    node.owners.lease = 0
+    comes(node, 2)
+    node.turn(2)
+    assert node.moves.arrivals.of["s"].whole
+    node.owners.lease = LEASE
+    node.turn(2)
+    assert not node.moves.arrivals.of

@@ -27,7 +27,7 @@ class Etcd:
     def __init__(self) -> None:
         self.bytes = 0
 
-    def transaction(self, when: list[Any], then: list[Any]) -> Deferred[Answer]:
+    def transaction(self, when: list[Any], then: list[Any], _: list[Any]) -> Deferred[Answer]:
         """As `Etcd.transaction`."""
         for step in then:
             if (write := step.get("request_put")) is not None:

@@ -150,3 +150,21 @@ def test_a_watch_of_a_member_that_hangs_ends_though_nothing_is_asked() -> None:
     turns(clock, 0.9)
     assert len(ended) == 1 and "hangs" in ended[0]
     assert not etcd.watches and etcd.endpoints[etcd.at] != A
+
+
+def test_others_that_cannot_say_keep_nobody_from_being_compared_anew() -> None:
+    """As while a leader is elected; else a watch would stay there until its own read times out."""
+    clock, members = Clock(), Members(A)
+    etcd = etcd_of(clock, members)
+    found: list[float] = []
+    etcd.hung = lambda why: found.append(clock.seconds())
+    Watch(etcd, b"p", 1, lambda *_: None, lambda text: None)
+    members.code = 503
+    etcd.tick()
+    turns(clock, 0.5)
+    assert not found
+    members.code = 200
+    for _ in range(10):
+        etcd.tick()
+        turns(clock, 0.15)
+    assert found and found[0] < TIMEOUT

@@ -11,6 +11,7 @@ from twisted.internet.defer import Deferred
 from mqttd.cluster.etcd.keys import claimed
 from mqttd.cluster.sessions.transit import DONE, LANE_MARKED, LOOK, MARK, MARKED, TAIL, WANT, WHOLE
 from mqttd.codec.packets import Connack
+from mqttd.mesh.frames import number_of
 from tests.unit.cluster.test_unanswered import Said, claimed_in_vain, taken_unheard
 from tests.unit.cluster.test_users import ALICE, HOME, KEYS, OTHER, Node
 
@@ -66,7 +67,7 @@ def leaves(node: Node, origin: str = "c") -> int:
     """It goes to `b`, which has claimed it of one of us: in which revision."""
     is_at_c(node)
     revision = node.etcd.write(KEYS.own("s"), claimed("b", origin, ALICE), OTHER)
-    node.owners.is_elsewhere("s", "b", revision)
+    node.owners.is_elsewhere("s", "b", revision, origin)
     assert node.moves.departures.of["s"].revision == revision
     return revision
 
@@ -74,11 +75,15 @@ def leaves(node: Node, origin: str = "c") -> int:
 def test_17_what_is_sent_for_a_claim_that_was_made_anew_since_is_sent_again(
     node: Node, said: Said
 ) -> None:
-    """By `a`, of whom `b` had claimed it unheard, and which had read in etcd that we have it."""
+    """By `a`, of whom `b` had claimed it unheard, and which had read in etcd that we have it: that
+    counts when `b` says that nothing comes there."""
     first = claimed_in_vain(node)
     second = claimed_in_vain(node)
     node.sends("a", first, node.record_of("alice"))
     assert said == [("a", LOOK, first, 0)]
+    node.sends("a", second, node.record_of("alice"))
+    node.sends("b", second, what=LOOK)
+    node.sends("b", second)
     sends_all(node, "a", second)
     assert "s" in node.memory.broker.sessions
     assert ("a", DONE, second, 0) in said
@@ -136,7 +141,7 @@ def test_17_what_was_taken_unheard_goes_to_who_has_taken_it(
     """Others ask that one for it. Where etcd does not say who, since the lease of that has ended,
     it goes to who has it by now."""
     is_at_c(node)
-    taken = taken_unheard(node, "b") + 1
+    taken = taken_unheard(node, "b")
     revision = node.etcd.write(KEYS.own("s"), claimed("a", "b", ALICE), OTHER)
     if not known:
         del node.etcd.kept[b64encode(KEYS.taken("c", "s")).decode()]
@@ -170,7 +175,7 @@ def test_who_asks_for_what_is_here_by_a_later_claim_is_to_look(node: Node, said:
 def test_who_is_to_look_waits_no_more_for_what_another_has_claimed_since(
     node: Node, is_ours: bool
 ) -> None:
-    claim = node.owners.claim("s", "alice")
+    claim = node.owners.claim("s", "alice", True)
     failed: list[Any] = []
     claim.addErrback(failed.append)  # type: ignore[union-attr]
     node.turn()
@@ -191,7 +196,7 @@ def test_who_wants_marks_for_what_goes_elsewhere_by_now_is_to_look(node: Node, s
     node.sends("b", before, *marks, what=MARK)
     assert ("b", LOOK, before, 0) in said
     node.owners.wanted("s", "b", before)
-    assert said.count(("b", LOOK, before, 0)) == 2
+    assert said.count(("b", LOOK, before, 0)) == 3
 
 
 def test_what_we_have_back_without_an_answer_is_here_for_who_comes(node: Node) -> None:
@@ -297,3 +302,281 @@ def test_what_was_here_and_is_another_s_is_not_dropped_here(node: Node, said: Sa
     assert said[-1] == ("b", WHOLE, revision, 1)
     node.sends("b", revision, what=LOOK)
     assert said[-1] == ("a", WHOLE, last, 1)
+
+
+@pytest.mark.parametrize("has_it", [True, False])
+def test_17_what_left_here_is_older_than_what_a_third_has_that_we_have_claimed_unheard(
+    node: Node, said: Said, has_it: bool
+) -> None:
+    """`a` has claimed it of `b`, and we of `a`, when `b` says that it was not for it."""
+    before = leaves(node)
+    node.etcd.write(KEYS.own("s"), claimed("a", "b", ALICE), OTHER)
+    revision = claimed_in_vain(node, "a")
+    node.sends("b", before, what=LOOK)
+    assert said[-1] == ("a", WANT, revision, 0)
+    assert "s" not in node.memory.broker.sessions
+    if has_it:
+        sends_all(node, "a", revision)
+    else:
+        node.sends("a", revision)
+    node.turn()
+    assert node.owners.owned["s"] == revision and "s" in node.memory.broker.sessions
+    assert not node.moves.departures.of
+
+
+def test_17_what_left_here_and_was_claimed_anew_goes_on_by_way_of_that(
+    node: Node, said: Said
+) -> None:
+    """`a` has claimed it of us then, which etcd has said to who had it back, and the watch not yet:
+    it went to `a` at once, and who waited for it here had a new session."""
+    before = leaves(node)
+    client = node.comes("alice", False)
+    ours = node.owners.owned["s"]
+    assert node.etcd.read() == ("c", "b", ALICE)
+    last = node.etcd.write(KEYS.own("s"), claimed("a", "c", ALICE), OTHER)
+    node.sends("b", before, what=LOOK)
+    node.sends("b", ours)
+    assert said[-1] == ("a", WHOLE, last, 1)
+    (connack,) = client.take()
+    assert isinstance(connack, Connack) and connack.reason_code
+    assert "s" not in node.memory.broker.sessions
+
+
+def test_17_who_waits_for_what_goes_elsewhere_or_is_here_again_is_to_look(
+    node: Node, said: Said
+) -> None:
+    """It has had the beginning of it, and would wait for the rest."""
+    first = leaves(node)
+    second = node.etcd.write(KEYS.own("s"), claimed("b", "c", ALICE), OTHER)
+    node.owners.wanted("s", "b", second)
+    assert said[-2:] == [("b", LOOK, first, 0), ("b", WHOLE, second, 1)]
+    node.owners.wanted("s", "b", second)
+    assert said[-1] == ("b", WHOLE, second, 1) and said.count(("b", LOOK, second, 0)) == 0
+    node.etcd.write(KEYS.own("s"), claimed("a", "b", ALICE), OTHER)
+    node.comes("alice", False)
+    sends_all(node, "a", node.owners.owned["s"])
+    node.turn()
+    assert "s" in node.memory.broker.sessions and ("b", LOOK, second, 0) in said
+
+
+def test_17_who_waits_for_what_is_not_awaited_here_any_more_is_to_look(
+    node: Node, said: Said
+) -> None:
+    node.comes("alice", False)
+    first = node.owners.owned["s"]
+    second = node.etcd.write(KEYS.own("s"), claimed("a", "c", ALICE), OTHER)
+    node.owners.taken("s", "a", second)
+    node.etcd.write(KEYS.own("s"), claimed("b", "a", ALICE), OTHER)
+    node.sends("b", first, what=LOOK)
+    node.turn()
+    assert not node.moves.arrivals.of and said[-1] == ("a", LOOK, second, 1)
+
+
+def test_17_what_goes_from_here_stays_where_what_was_to_come_before_it_is_nothing(
+    node: Node, said: Said
+) -> None:
+    """We had claimed it of `b` unheard, and `b` of us, which had been killed meanwhile."""
+    before = is_at_c(node) + 1
+    node.etcd.revision += 5
+    revision = taken_unheard(node, "b") - 1
+    node.owners.is_elsewhere("s", "b", revision, "c")
+    node.moves.arrivals.suppose("s", "b", before - 1, before)
+    assert node.moves.arrivals.passed("s", "b", revision)
+    node.sends("b", before)
+    node.sends("a", before)
+    assert not node.moves.arrivals.of
+    assert node.moves.departures.of["s"].revision == revision
+    assert ("b", WHOLE, revision, 0) not in said
+
+
+def test_17_who_does_not_know_yet_that_the_node_it_comes_from_is_there_gives_its_mark_then(
+    node: Node,
+) -> None:
+    """Else that waits for it for as long as there is patience for marks."""
+    node.comes("alice", False)
+    revision = node.owners.owned["s"]
+    asked: list[int] = []
+    say = node.moves.transit.say
+
+    def hear(to: Any, what: bytes, client_id: str, number: int, *fields: bytes) -> None:
+        if what == MARK:
+            asked.append(number_of(fields[0][:8]))
+        say(to, what, client_id, number, *fields)
+
+    node.moves.transit.say = hear  # type: ignore[method-assign]
+    node.nodes["b"].epoch = 99
+    node.sends("b", revision, node.record_of("alice"))
+    assert asked == [99, 99]
+
+
+def test_17_what_its_taker_may_have_more_of_is_not_given_away_where_that_was_gone_again(
+    node: Node,
+) -> None:
+    """It was back, and killed once more before it could say what it has."""
+    leaves(node)
+    node.moves.departures.of["s"].whole = True
+    node.etcd.write(KEYS.own("s"), claimed("a", "b", ALICE), OTHER)
+    node.mesh.leave(node.nodes["b"])
+    node.moves.left("b")
+    node.turn(5)
+    node.moves.arrivals.brief_of = lambda name: 99
+    node.moves.left("b")
+    node.turn(8)
+    assert node.moves.departures.of["s"].to == "b"
+    for _ in range(5):
+        node.turn(4)
+    assert node.moves.departures.of["s"].to == "a"
+
+
+def test_17_what_goes_from_here_is_for_who_has_claimed_it_since_where_nothing_comes(
+    node: Node, said: Said
+) -> None:
+    """It was dropped for the nothing that has come here for the same node."""
+    before = leaves(node)
+    node.owners.owned["s"] = before + 1
+    node.moves.arrivals.expect("s", "a", before - 1)
+    assert node.moves.arrivals.passed("s", "b", before + 2)
+    node.sends("a", before - 1)
+    assert said[-1] == ("b", WHOLE, before + 2, 1)
+    assert node.moves.departures.of["s"].revision == before + 2
+
+
+def test_17_what_is_sent_again_and_has_gone_on_is_not_taken_for_what_is_claimed_now(
+    node: Node, said: Said
+) -> None:
+    """By `a`, to which we were gone; its rest was awaited for good, and it was an older one."""
+    revision = leaves(node)
+    node.owners._asking.add("s")
+    node.sends("a", revision - 1, node.record_of("alice"))
+    assert ("a", DONE, revision - 1, 0) in said
+    assert not node.moves.arrivals.of and node.moves.departures.of["s"].revision == revision
+
+
+@pytest.mark.parametrize("had", [True, False])
+def test_17_who_asks_for_what_goes_to_him_has_had_it_or_is_given_it(
+    node: Node, said: Said, had: bool
+) -> None:
+    """Each asked the other for what it may have claimed of it without an answer; `b`, which had
+    been killed, gave back what it had before, and what went to it from here was dropped."""
+    before = leaves(node)
+    node.moves.departures.of["s"].doubt = had
+    if had:
+        node.moves.arrivals.expect("s", "b", before + 3)
+    else:
+        node.owners.tried.claims("s", "b", before)
+    node.sends("b", before + 2, what=WANT)
+    assert ("b", WANT, before + 1, 0) not in said
+    if had:
+        assert said[-1] == ("b", WHOLE, before + 2, 0)
+        assert node.moves.departures.of["s"].revision == before
+    else:
+        assert said[-1] == ("b", WHOLE, before + 2, 1)
+
+
+def test_17_of_another_of_whom_we_may_have_claimed_it_it_is_asked_all_the_same(
+    node: Node, said: Said
+) -> None:
+    before = leaves(node)
+    node.owners.tried.claims("s", "a", before)
+    node.owners.tried.claims("s", "b", before)
+    node.sends("b", before + 2, what=WANT)
+    assert said[-1] == ("a", WANT, before + 1, 0)
+
+
+@pytest.mark.parametrize("had", [True, False])
+def test_17_who_has_claimed_it_of_who_may_have_had_it_may_have_it(node: Node, had: bool) -> None:
+    """`b` has nothing of it any more, and has given it to `a`: what is here is older than what that
+    has, and was back when `a` was killed."""
+    before = leaves(node)
+    node.moves.departures.of["s"].doubt = had
+    node.etcd.write(KEYS.own("s"), claimed("a", "b", ALICE), OTHER)
+    node.sends("b", before, what=LOOK)
+    leaving = node.moves.departures.of["s"]
+    assert (leaving.to, leaving.doubt) == ("a", had)
+
+
+def test_17_what_was_sent_whole_while_etcd_was_asked_is_not_brought_back(
+    node: Node, said: Said
+) -> None:
+    """Its taker was gone for its lease alone. We have claimed it of that, which no answer has said:
+    it was here, with what it had when it left, and went on where that had gone to."""
+    before = leaves(node)
+    node.etcd.away = True
+    node.members.discard("b")
+    node.moves.left("b")
+    node.members.add("b")
+    node.moves.joined(node.nodes["b"])
+    for each in "ab":
+        node.sends(each, before, what=MARKED)
+        node.sends(each, before, what=LANE_MARKED)
+    node.moves.departures.marked("s", before, 0)
+    assert node.moves.departures.of["s"].whole
+    node.etcd.away = False
+    revision = node.etcd.write(KEYS.own("s"), claimed("c", "b", ALICE), OTHER)
+    for _ in range(3):
+        node.turn(4)
+    assert said[-1] == ("b", WANT, revision, 0)
+    assert "s" not in node.memory.broker.sessions
+    sends_all(node, "b", revision)
+    node.turn()
+    assert "s" in node.memory.broker.sessions and not node.moves.departures.of
+
+
+def test_17_who_refuses_what_it_was_sent_when_it_was_before_says_so_as_it_is(
+    node: Node, said: Said
+) -> None:
+    """A member anew: what was said to who it was before is heard by nobody."""
+    revision = is_at_c(node)
+    node.etcd.away = True
+    node.sends("b", revision + 1, node.record_of("alice"))
+    node.mesh.leave(node.nodes["b"])
+    node.nodes["b"] = again = node.mesh.join("b", 2)
+    node.etcd.away = False
+    node.turn(5)
+    assert said == [("b", DONE, revision + 1, 0)] and again.ferry.kept
+
+
+def test_17_of_two_who_have_claimed_it_after_us_the_first_is_to_look(
+    node: Node, said: Said
+) -> None:
+    node.comes("alice", False)
+    first = node.owners.owned["s"] + 1
+    for by, revision in (("a", first), ("b", first + 1), ("a", first)):
+        assert node.moves.arrivals.passed("s", by, revision)
+    assert said == [("a", LOOK, first, 0), ("a", LOOK, first, 0)]
+    assert node.moves.arrivals.of["s"].next == ("b", first + 1)
+
+
+def test_17_who_had_it_before_who_has_nothing_is_waited_for(node: Node, said: Said) -> None:
+    """Its lease has ended, and it is awaited."""
+    node.etcd.write(KEYS.own("s"), claimed("b", "a", ALICE), OTHER)
+    assert node.claim("alice") is None
+    node.mesh.leave(node.nodes["a"])
+    node.moves.left("a")
+    node.sends("b", node.owners.owned["s"])
+    assert node.moves.arrivals.of["s"].origin == "a"
+    node.moves.joined(node.mesh.join("a", 2))
+    assert said[-1] == ("a", WANT, node.owners.owned["s"], 0)
+
+
+def test_17_what_has_come_without_an_answer_is_asked_of_nobody_any_more(
+    node: Node, said: Said
+) -> None:
+    revision = claimed_in_vain(node)
+    sends_all(node, "b", revision)
+    assert "s" in node.memory.broker.sessions and not len(node.owners.tried)
+
+
+def test_17_what_is_still_awaited_goes_to_who_would_have_had_what_comes_to_nothing(
+    node: Node, said: Said
+) -> None:
+    """`b` was killed with it; `a` and we have claimed it of each other unheard."""
+    node.comes("alice", False)
+    first = node.owners.owned["s"]
+    assert node.moves.arrivals.passed("s", "a", first + 1)
+    node.moves.arrivals.suppose("s", "a", first + 1, first + 2)
+    assert node.moves.arrivals.passed("s", "a", first + 3)
+    node.sends("a", first + 2)
+    assert ("a", WHOLE, first + 3, 0) not in said
+    (comes,) = node.moves.arrivals.line("s")
+    assert (comes.origin, comes.revision, comes.next) == ("b", first, ("a", first + 3))

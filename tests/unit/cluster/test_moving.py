@@ -118,7 +118,7 @@ def test_a_user_does_not_have_all_its_sessions_move_at_once(username: str | None
         node.etcd.write(KEYS.own(name), claimed("a", "", user_of(name, username)))
     said: list[Claim] = []
     for name in names:
-        claim = node.owners.claim(name, username)
+        claim = node.owners.claim(name, username, True)
         assert isinstance(claim, Deferred)
         claim.addCallback(said.append)
     node.turn()
@@ -129,7 +129,9 @@ def test_a_user_does_not_have_all_its_sessions_move_at_once(username: str | None
     assert len(on_their_way()) == (AT_ONCE if username else 2 * AT_ONCE)
     while on_their_way():
         for name in on_their_way():
-            node.moves.arrivals.state(node.nodes["a"], name, node.owners.owned[name], [])
+            revision = node.owners.owned[name]
+            for each in "ab":
+                node.moves.arrivals.state(node.nodes[each], name, revision, [])
         node.turn()
     assert len(said) == len(names) and all(each.held is Held.NODE for each in said)
     assert not node.owners.moving._begun and not node.owners.moving._places

@@ -128,9 +128,9 @@ def test_a_session_that_does_not_come_is_missed_once(node: Node) -> None:
     failed: list[str] = []
     for revision in (6, 7):
         owners.owned["s"] = revision
-        node.moves.arrivals.expect("s", "a", revision)
+        node.moves.arrivals.expect("s", "a", revision).lease = owners.lease
         for _ in range(3):
-            claim: Any = owners.claim("s", None)
+            claim: Any = owners.claim("s", None, True)
             claim.addErrback(lambda failure: failed.append(failure.getErrorMessage()))
             clock.advance(ASKED)
     assert failed == ["its session has not come from node 'a' yet"] * 6

@@ -450,7 +450,10 @@ def test_an_heir_hands_out_what_each_has_not_had(pair: Pair) -> None:
     mesh = pair.there.mesh
     over: list[str] = []
     moves = SimpleNamespace(handed_out=over.append)
-    cluster: Any = SimpleNamespace(name="there", mesh=mesh, broker=pair.there.broker, moves=moves)
+    view = SimpleNamespace(is_taken_over=lambda name: False, absent=SimpleNamespace(nodes={}))
+    cluster: Any = SimpleNamespace(
+        name="there", mesh=mesh, broker=pair.there.broker, moves=moves, view=view
+    )
     heir = Inheriting(cluster, Logger())
     pair.there.cut()
     for _ in range(2):
@@ -502,6 +505,17 @@ def test_17_what_it_sends_as_a_member_anew_is_not_what_its_heir_has(pair: Pair) 
     assert pair.received() == [b"b"]
     heir.hand_out("here", book, {})
     assert not heir._had
+
+
+def test_17_marks_that_it_has_given_go_though_its_heir_has_all_else(pair: Pair) -> None:
+    """Nodes waited for them for as long as there is patience, one behind the other."""
+    pair.publish(b"a")
+    pair.here.other.once.keep(frame(STATE, b"mark"))
+    pair.here.settle()
+    pair.here.mesh.forget_all()
+    joined(pair.here, pair.there)
+    pump(pair.here, pair.there)
+    assert pair.there.said == [b"mark"] and pair.received() == []
 
 
 def _wire(packet: Publish) -> bytes:

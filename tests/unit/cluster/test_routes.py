@@ -10,7 +10,7 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from mqttd.cluster.etcd.client import Answer, Json
+from mqttd.cluster.etcd.client import Answer, Json, put, remove
 from mqttd.cluster.etcd.keys import Keys
 from mqttd.cluster.etcd.reading import chunk_of
 from mqttd.cluster.links.nodes import NodeMesh, Settling
@@ -18,6 +18,7 @@ from mqttd.cluster.routes.routes import MOST_WAIT, Routes
 from mqttd.cluster.routes.view import filters_of
 from mqttd.mesh.link import Link, Stream
 from tests.support.memory import MemoryBroker
+from tests.support.shared_etcd import KEYS, Asked, Store
 
 
 class Etcd:
@@ -43,7 +44,9 @@ class Keeping:
     def __init__(self) -> None:
         self.kept: dict[bytes, bytes] = {}
 
-    async def transaction(self, when: list[Json], then: list[Json]) -> Answer:
+    async def transaction(
+        self, when: list[Json], then: list[Json], otherwise: list[Json]
+    ) -> Answer:
         for each in then:
             if put := each.get("request_put"):
                 self.kept[b64decode(put["key"])] = b64decode(put["value"])
@@ -183,3 +186,77 @@ def test_who_comes_does_not_wait_for_all_that_go_together(
     while etcd.asked:
         etcd.accept()
     assert not routes.chunks
+
+
+class Written:
+    """The filters of node a in an etcd, of which the answers to some requests do not come."""
+
+    def __init__(self) -> None:
+        self.clock, self.store = Clock(), Store()
+        #: What becomes of the next requests.
+        self.fates: list[tuple[str, float]] = []
+        broker = MemoryBroker().broker
+        etcd = Asked(self.clock, self.store, self._fate)
+        self.routes = Routes(etcd, KEYS, "a", self.clock)
+        self.mesh = NodeMesh(broker, self.routes.changed, self.routes.hold, lambda *_: None)
+        self.routes.mesh = self.mesh
+        self.lease = self.store.grant()
+        self.store.transact({"success": [put(KEYS.node("a"), b"", self.lease)]})
+        self.routes.begin(self.store.revision, self.lease)
+
+    def _fate(self) -> tuple[str, float]:
+        return self.fates.pop(0) if self.fates else ("well", 0.0)
+
+    def change(self, *filters: str, wanted: bool = True) -> None:
+        """These are wanted, or are not any more; three seconds for that."""
+        for each in filters:
+            (self.mesh.added if wanted else self.mesh.removed)(each)
+        for _ in range(30):
+            self.clock.advance(0.1)
+
+    def chunks(self) -> list[bytes]:
+        """What was written, in its order."""
+        prefix = KEYS.route("a", self.routes._epoch, 0)[:-8]
+        events = [kv for _, some in self.store.log for kv, gone in some if not gone]
+        return [kv.value for kv in events if kv.key.startswith(prefix)]
+
+    def heard(self) -> set[str]:
+        """What who watches knows to be wanted."""
+        return filters_of(map(chunk_of, self.chunks()))
+
+
+def test_17_what_was_asked_in_vain_and_comes_there_later_is_not_the_last_word() -> None:
+    """That nobody wanted it any more came there behind that somebody does, again: others sent
+    nothing there, until they read all the next time, up to a minute later."""
+    written = Written()
+    written.change("f")
+    written.fates.append(("held", 5.0))
+    written.change("f", wanted=False)
+    written.change("f")
+    assert written.heard() == {"f"} and len(written.chunks()) == 3
+    for _ in range(50):
+        written.clock.advance(0.1)
+    assert written.heard() == {"f"} and len(written.chunks()) == 3
+
+
+def test_17_what_was_done_though_no_answer_has_said_so_is_not_done_again() -> None:
+    written = Written()
+    written.fates.append(("lost", 0.0))
+    written.change("f")
+    assert len(written.chunks()) == 1 and not written.routes.chunks
+    assert written.routes.revision == written.store.revision
+
+
+def test_filters_are_written_though_somebody_has_taken_the_last_ones_away() -> None:
+    written = Written()
+    written.change("f")
+    written.store.transact({"success": [remove(KEYS.route("a", written.routes._epoch, 0))]})
+    written.change("g")
+    assert len(written.chunks()) == 2 and not written.routes.chunks
+
+
+def test_a_node_that_is_out_writes_nothing() -> None:
+    written = Written()
+    written.store.transact({"success": [remove(KEYS.node("a"))]})
+    written.change("f")
+    assert written.chunks() == [] and not written.routes._lease

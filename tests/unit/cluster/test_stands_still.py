@@ -127,6 +127,20 @@ def test_what_was_said_to_it_is_asked_for_again(node: Node) -> None:
     assert said(node, "a") == []  # it asks itself
 
 
+def test_17_what_is_said_before_others_have_heard_that_we_are_there_anew_is_asked_for_again(
+    node: Node,
+) -> None:
+    """With a link to who we are by now; three nodes waited for each other without end."""
+    node.moves.anew()
+    node.etcd.write(KEYS.own("s"), claimed("b", "", ALICE), OTHER)
+    assert isinstance(node.claim("alice", 5), EtcdError)
+    assert WANT not in said(node, "b")
+    node.moves.linked(node.nodes["b"])
+    assert said(node, "b") == [WANT]
+    node.moves.linked(node.nodes["b"])
+    assert said(node, "b") == []  # it sends again itself what it keeps
+
+
 def test_what_was_claimed_before_etcd_said_that_it_lasts_does_so_when_it_is_here(
     node: Node,
 ) -> None:
@@ -151,4 +165,23 @@ def test_that_it_lasts_is_said_again_where_etcd_does_not_answer(node: Node) -> N
     node.etcd.away = False
     assert node.etcd.lease() == LEASE
     node.turn(10)
+    assert node.etcd.lease() == HOME
+
+
+def test_17_what_we_had_claimed_when_we_were_killed_waits_for_its_node_as_well(node: Node) -> None:
+    """Its key is under a home of ours before this one: half of it was let in when `b` was gone for
+    its lease, and `b` had it back."""
+    revision = node.etcd.write(KEYS.own("s"), claimed("c", "b", ALICE), 99)
+    node.sends("b", revision, node.record_of("alice"))
+    assert isinstance(node.claim("alice", 5, lasts=True), EtcdError)
+    node.mesh.leave(node.nodes["b"])
+    node.moves.left("b")
+    node.turn()
+    assert node.moves.arrivals.of["s"].again
+    assert "s" not in node.memory.broker.sessions
+    node.nodes["b"] = node.mesh.join("b", 2)
+    node.moves.joined(node.nodes["b"])
+    sends_all(node, "b", revision)
+    node.turn(1)
+    assert node.memory.broker.sessions["s"].username == "alice"
     assert node.etcd.lease() == HOME

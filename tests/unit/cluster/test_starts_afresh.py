@@ -142,3 +142,54 @@ def test_a_session_that_is_over_by_then_is_none_to_go_on_with() -> None:
     (connack, *_) = client.take()
     assert not connack.session_present  # type: ignore[union-attr]
     assert node.heard() == [b"gone"] and node.slow.released == []
+
+
+def comes_on(node: Node, state: SessionState) -> None:
+    """A client that goes on with its session at this node."""
+    client = node.memory.client(5)
+    connect(client, False)
+    node.slow.answer(Claim(2, Held.NODE, "a", state))
+    node.memory.run_soon()
+    (connack, *_) = client.take()
+    assert connack.session_present  # type: ignore[union-attr]
+
+
+def willed(node: Node) -> MemoryClient:
+    client = node.memory.client(5)
+    connect(client, False, None, Will("w", b"gone", 1, False, {prop.WILL_DELAY_INTERVAL: 5}))
+    node.slow.answer(Claim(1, Held.NOWHERE))
+    node.memory.run_soon()
+    return client
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_a_will_that_is_overdue_when_its_session_goes_comes_once(held: bool) -> None:
+    """Held: its node has just begun anew, and lets nobody in yet."""
+    node, other = Node("a"), Node("b")
+    willed(node).drop()
+    if held:
+        node.broker.wills.hold()
+    node.broker.tick(node.broker.now + 5_100)  # it waits for its turn
+    state = node.owners._hand_over("c", 2)
+    assert state is not None
+    if held:
+        node.broker.wills.release()
+    node.memory.run_soon()
+    other.memory.jump(5_200)
+    comes_on(other, state)
+    assert node.heard() + other.heard() == [b"gone"]
+
+
+@pytest.mark.parametrize("away", [4_900, 5_100])
+def test_a_will_that_goes_along_comes_in_its_time(away: int) -> None:
+    """Not a second before, though records are in whole seconds."""
+    node, other = Node("a"), Node("b")
+    behind = 1_900 - node.broker.now % 1_000
+    node.memory.advance(behind)
+    other.memory.advance(behind + away)
+    willed(node).drop()
+    node.memory.advance(1_000)
+    state = node.owners._hand_over("c", 2)
+    assert state is not None
+    comes_on(other, state)
+    assert other.heard() == [b"gone"] * (away > 5_000) and not node.heard()

@@ -15,7 +15,9 @@ from mqttd.cluster.etcd.client import Answer, EtcdError, Kv
 from mqttd.cluster.etcd.keys import Copy, Heir, Keys, claimed, heir_of
 from mqttd.cluster.links.nodes import NodeMesh
 from mqttd.cluster.replication.adoption import Adoption
+from mqttd.cluster.replication.legacy import Legacy
 from mqttd.cluster.routes.view import View
+from mqttd.cluster.sessions.left import LEFT
 from mqttd.cluster.sessions.moves import Moves
 from mqttd.cluster.sessions.owners import Owners
 from mqttd.cluster.sessions.silence import Silence
@@ -24,8 +26,10 @@ from mqttd.mesh.frames import packed
 from mqttd.mesh.link import Link, Nowhere
 from mqttd.nats.client import NatsError
 from mqttd.nats.jetstream import NoStream
+from mqttd.storage.copies import Copy as DataBase
 from mqttd.types import SessionState
 from tests.support.memory import MemoryBroker
+from tests.unit.cluster.test_users import Node as ServedNode
 
 
 class Many:
@@ -75,6 +79,7 @@ class Node:
         self.moves.asked = self.owners.wanted
         self.moves.expects = self.owners.expects
         self.moves.whose = self.owners.whose
+        self.moves.lease = lambda: self.owners.lease
         self.nodes = {name: self.mesh.join(name, 1) for name in "ab"}
 
     def stored(self, owner: str, changed: int, origin: str = "") -> None:
@@ -141,7 +146,7 @@ def test_a_claim_of_what_is_being_taken_over_is_refused(node: Node, owner: str) 
     else:
         node.owners.silence.lasts = lambda: True
     failures: list[Any] = []
-    claim = node.owners.claim("s", None)
+    claim = node.owners.claim("s", None, True)
     assert isinstance(claim, Deferred)
     claim.addErrback(failures.append)
     assert [each.check(EtcdError) for each in failures] == [EtcdError]
@@ -164,6 +169,33 @@ def test_what_a_node_sends_while_it_is_taken_over_waits(node: Node, left: str) -
     assert node.moves.arrivals.of["s"].state is not None
 
 
+def test_17_nor_is_what_comes_before_it_is_known_refused_for_what_is_here(node: Node) -> None:
+    """A member anew, which has not read yet that it was taken over meanwhile: its heir sends what
+    is newer than its own, and that was about to end."""
+    node.memory.connect("s", 4, clean=False).drop()
+    record = node.broker.registry.hand_over("s", 2)
+    assert record is not None
+    node.memory.connect("s", 4, clean=False).drop()
+    node.stored("c", 5, "a")
+    silent = True
+    node.moves.is_silent = lambda: silent
+    node.says("b", 5, record.record)
+    assert not node.nodes["b"].ferry.kept
+    node.broker.registry.hand_over("s", 1 << 62)
+    silent = False
+    node.moves.seen()
+    assert node.moves.arrivals.of["s"].offer or node.moves.arrivals.of["s"].state
+
+
+def test_17_until_that_is_known_silence_lasts() -> None:
+    node = ServedNode()
+    lasts = True
+    node.owners.silence.lasts = lambda: lasts
+    assert node.moves.is_silent()
+    lasts = False
+    assert not node.moves.is_silent()
+
+
 @pytest.mark.parametrize(("claimed_by_a", "is_back"), [(7, True), (11, False)])
 def test_a_session_is_not_brought_back_from_who_has_claimed_it_later(
     node: Node, claimed_by_a: int, is_back: bool
@@ -172,7 +204,7 @@ def test_a_session_is_not_brought_back_from_who_has_claimed_it_later(
     again, what has left since is another's."""
     node.leaves("a", claimed_by_a)
     comes = node.moves.arrivals.expect("s", "b", 9)
-    comes.before = "c"
+    comes.before, comes.lease = "c", node.owners.lease
     node.owners.owned["s"] = 9
     node.says("b", 9)
     assert (node.memory.session("s") is not None) == is_back
@@ -202,6 +234,7 @@ def test_what_its_taker_had_not_had_is_here_for_who_waits_for_it(node: Node) -> 
     """Claimed of `b` in its last moment, by this node, which has it still."""
     node.leaves("b", 5)
     waits = node.moves.arrivals.expect("s", "b", 6)
+    waits.lease = node.owners.lease
     given: list[SessionState | None] = []
     node.moves.arrivals.wanted("s", 6).addCallback(given.append)
     node.stored("c", 6, "b")
@@ -248,7 +281,7 @@ def test_a_node_that_dies_again_right_after_it_was_back_is_taken_over_again(
     unused: Any = None
     adoption = Adoption(cluster, unused, unused, "b")
     begun: list[bool] = []
-    Deferred.fromCoroutine(adoption._begin()).addCallback(begun.append)
+    Deferred.fromCoroutine(adoption.heirship.begin()).addCallback(begun.append)
     assert begun == [True]
     (when, then) = etcd.asked[-1]
     said = heir_of(b64decode(then[0]["request_put"]["value"]), 0, 0)
@@ -274,6 +307,68 @@ def test_17_what_was_claimed_of_a_third_that_is_gone_too_goes_there(
     adoption = Adoption(cluster, unused, unused, "b")  # type: ignore[arg-type]
     owned = {"s": Kv(node.keys.own("s"), claimed("a", origin), 1, 7)}
     assert adoption._wants("s", owned) == (("a", 7) if wants else None)
+
+
+@pytest.mark.parametrize(
+    ("origin", "is_here"), [("c", True), ("c", False), ("", True), ("a", True)]
+)
+def test_17_what_it_had_claimed_back_and_had_not_had_is_where_it_was(
+    node: Node, tmp_path: Path, origin: str, is_here: bool
+) -> None:
+    """Its store had what it had given to us before, and what is later is on its way to it."""
+    follower, unused = None, None
+    path = str(tmp_path / "copy.db")
+    copy = DataBase(path)
+    for row in ((1, "s", None, 600), (2, "other", None, 600)):
+        copy.base.execute(
+            "INSERT INTO session (owner, client_id, username, expiry) VALUES (?, ?, ?, ?)", row
+        )
+    left = (5).to_bytes(8, "big") + b"a"
+    copy.base.execute("INSERT INTO kept (plugin, key, value) VALUES (?, ?, ?)", (LEFT, "s", left))
+    copy.close()
+    view = View("c", node.keys, node.mesh, follower)  # type: ignore[arg-type]
+    member = SimpleNamespace(epoch=9, home=1)
+    cluster: Any = SimpleNamespace(
+        name="c", keys=node.keys, reactor=node.clock, membership=member, view=view,
+        mesh=node.mesh, broker=node.broker, moves=node.moves,
+    )  # fmt: skip
+    adoption = Adoption(cluster, unused, unused, "b")  # type: ignore[arg-type]
+    if is_here:
+        node.leaves("b", 7)
+    legacy = Legacy(node.broker, path)
+    owned = {
+        "s": Kv(node.keys.own("s"), claimed("b", origin), 1, 7, 4),
+        "other": Kv(node.keys.own("other"), claimed("b", "c"), 1, 7, 4),
+    }
+    adoption._sort(legacy, owned)
+    left_out = is_here and origin == "c"
+    assert sorted(legacy.client_ids()) == (["other"] if left_out else ["other", "s"])
+    legacy.close()
+
+
+def test_17_what_was_taken_from_us_before_is_not_what_we_are_the_heir_of(node: Node) -> None:
+    """Heard once more, while etcd is asked that it is ours: it went to who had it then, and was
+    lost."""
+    unused: Any = None
+    member = SimpleNamespace(epoch=9, home=1)
+    cluster: Any = SimpleNamespace(
+        name="c", keys=node.keys, reactor=node.clock, membership=member, mesh=node.mesh,
+        broker=node.broker, moves=node.moves,
+    )  # fmt: skip
+    adoption = Adoption(cluster, unused, unused, "b")
+    node.memory.connect("s", 4, clean=False).drop()
+    state = node.broker.registry.hand_over("s", 2)
+    assert state is not None
+    catcher = node.moves.transit.catch("s", state, True)
+    assert catcher is not None
+    adoption._catchers["s"] = catcher
+    adoption.heirship.changed = 7
+    adoption._enter("s", state)
+    assert adoption.pending == {"s"}
+    node.owners._hand("s", "a", 5)
+    assert "s" in node.broker.sessions
+    adoption._let_go()
+    assert "s" not in node.broker.sessions
 
 
 class Servers:

@@ -9,8 +9,8 @@ import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-from mqttd.cluster.beginning import TAKEN_OVER, Beginning
-from mqttd.cluster.etcd.keys import Copy, Heir, Keys
+from mqttd.cluster.beginning import MEET, TAKEN_OVER, Beginning
+from mqttd.cluster.etcd.keys import Copy, Heir, Keys, Member
 from mqttd.cluster.links.nodes import NodeMesh
 from mqttd.cluster.replication.replication import Replication
 from mqttd.cluster.routes.view import View
@@ -75,3 +75,25 @@ def test_who_begins_lets_nobody_in_while_somebody_is_taken_over(view: View) -> N
         else:
             clock.pump([0.5] * int(2 * TAKEN_OVER))
             assert taken.called
+
+
+def test_a_set_that_nobody_gave_is_had_from_the_first_that_is_reached(view: View) -> None:
+    """Clients are let in after a while, whatever it is; it was had from the last that was asked."""
+    clock = Clock()
+    streams: Any = SimpleNamespace(of={})
+    beginning = Beginning(view.mesh, view, streams, clock)
+    del view.copies["b"]
+    for name in "ab":
+        view.members[name] = Member(name, name, f"{name}:1", "1", (1, 1), True, 1)
+    nodes = {name: view.mesh.join(name, 1) for name in "abd"}
+    assert not beginning.takes(nodes["a"])
+    taken = Deferred.fromCoroutine(beginning.take())
+    assert beginning.takes(nodes["a"]) and not beginning.takes(nodes["b"])
+    clock.advance(MEET)
+    assert beginning.takes(nodes["b"]) and not beginning.takes(nodes["a"])
+    clock.advance(MEET)
+    assert taken.called
+    for name in "ad":
+        assert beginning.takes(nodes[name])
+    beginning.met(nodes["b"].number)
+    assert not beginning.takes(nodes["a"])

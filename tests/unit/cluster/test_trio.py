@@ -17,13 +17,43 @@ pytestmark = pytest.mark.slow
     ("seeds", "lasts", "expires", "kills"),
     [
         ((7, 21, 63, 69), True, False, False),
-        ((2, 15, 29, 86, 90), True, True, False),
-        ((7, 14, 19, 24, 30), False, True, True),
+        ((100680, 101608), False, False, False),
+        ((2, 15, 29, 86, 90, 20051, 20116, 20269, 20304, 20361, 50216, 40048), True, True, False),
+        ((7, 14, 19, 24, 30, 30210, 30303), False, True, True),
+        ((30071, 30374), False, False, False),
+        ((30239, 30051, 30113, 50182, 20261, 30079), True, False, True),
+        ((30068, 30202, 30098, 30361, 50012, 30280, 30312, 30352, 40232), False, False, True),
+        (
+            (30099, 30134, 30179, 30329, 40119, 40329, 20082, 30018, 50208, 30014, 20004),
+            True,
+            True,
+            True,
+        ),
     ],
-    ids=["answers", "leases", "kills"],
+    ids=["answers", "more answers", "leases", "kills", "brief", "both", "brief kills", "all"],
 )
 def test_17_its_session_is_at_one_node_and_the_last_it_knows(
     seeds: tuple[int, ...], lasts: bool, expires: bool, kills: bool
 ) -> None:
     wrong = {seed: Trio(seed, lasts, expires, kills).run() for seed in seeds}
+    assert not any(wrong.values()), wrong
+
+
+def test_17_so_it_is_where_links_are_cut() -> None:
+    wrong = {seed: Trio(seed, False, False, True, True).run() for seed in (60045, 60305)}
+    assert not any(wrong.values()), wrong
+
+
+def test_17_and_where_leases_end_then_as_well() -> None:
+    seeds = (70040, 70094, 70194, 110055, 110175, 110190, 110212, 110762, 111105)
+    wrong = {seed: Trio(seed, False, True, True, True).run() for seed in seeds}
+    assert not any(wrong.values()), wrong
+
+
+def test_17_what_two_clients_that_do_more_were_acknowledged_comes_once() -> None:
+    wrong = {
+        seed: Trio(seed, lasts, True, True, True, None, True).run()
+        for lasts in (False, True)
+        for seed in (1, 2, 3, 4, 5)
+    }
     assert not any(wrong.values()), wrong

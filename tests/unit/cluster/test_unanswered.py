@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from base64 import b64encode
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -38,8 +40,8 @@ def said(node: Node) -> Said:
     return heard
 
 
-def unanswered(node: Node, error: type[EtcdError]) -> None:
-    """The answer to the next change does not come."""
+def after_change(node: Node, happens: Callable[[], object]) -> None:
+    """This happens once the next change is written, before it is answered; or in its place."""
     original = node.etcd.ask
 
     async def ask(path: str, body: Json, patience: float = 0) -> Json:
@@ -47,10 +49,19 @@ def unanswered(node: Node, error: type[EtcdError]) -> None:
         answer = await original(path, body)
         if node.etcd.revision > before:
             node.etcd.ask = original  # type: ignore[method-assign]
-            raise error("no answer")
+            happens()
         return answer
 
     node.etcd.ask = ask  # type: ignore[method-assign]
+
+
+def unanswered(node: Node, error: type[EtcdError]) -> None:
+    """The answer to the next change does not come."""
+
+    def happens() -> None:
+        raise error("no answer")
+
+    after_change(node, happens)
 
 
 def claimed_in_vain(node: Node, origin: str = "b") -> int:
@@ -65,7 +76,7 @@ def claimed_in_vain(node: Node, origin: str = "b") -> int:
 def taken_unheard(node: Node, by: str) -> int:
     """A node has claimed it of this one, which has not heard of it: in which revision."""
     revision = node.etcd.write(KEYS.own("s"), claimed(by, "c", ALICE), OTHER)
-    node.etcd.write(KEYS.taken("c", "s"), by.encode(), OTHER)
+    node.etcd._step(put(KEYS.taken("c", "s"), by.encode(), OTHER), revision)
     return revision
 
 
@@ -118,18 +129,12 @@ def test_who_claims_it_of_us_is_given_what_we_ask_for(node: Node, said: Said) ->
 
 def test_so_it_is_where_it_was_asked_for_twice(node: Node, said: Said) -> None:
     """By one member of etcd, which hangs, and by another, when `a` was faster than that."""
-    original = node.etcd.ask
 
-    async def ask(path: str, body: Json, patience: float = 0) -> Json:
-        before = node.etcd.revision
-        answer = await original(path, body)
-        if node.etcd.revision > before:
-            node.etcd.ask = original  # type: ignore[method-assign]
-            node.etcd.write(KEYS.own("s"), claimed("a", "c", ALICE), OTHER)
-            raise Hangs("no answer")
-        return answer
+    def happens() -> None:
+        node.etcd.write(KEYS.own("s"), claimed("a", "c", ALICE), OTHER)
+        raise Hangs("no answer")
 
-    node.etcd.ask = ask  # type: ignore[method-assign]
+    after_change(node, happens)
     node.owners.pull("s", "b")
     node.turn()
     revision = node.etcd.revision
@@ -190,6 +195,8 @@ def test_of_several_that_were_claimed_the_first_is_asked(
     """In vain of two nodes, and each time another has claimed it of us."""
     first = claimed_in_vain(node)
     taken = taken_unheard(node, "a")
+    if not heard:
+        del node.etcd.kept[b64encode(KEYS.taken("c", "s")).decode()]  # with the lease of that
     claimed_in_vain(node, "a")
     second = claimed_in_vain(node, "a")
     revision = taken_unheard(node, "a")
@@ -300,5 +307,81 @@ def test_of_a_node_that_is_not_awaited_nothing_comes(node: Node, said: Said) -> 
     claimed_in_vain(node)
     node.moves.arrivals.home_of = lambda name: -1
     node.mesh.leave(node.mesh.nodes["b"])
-    assert ("a", WHOLE, taken_by_a(node), 0) in said
+    revision = taken_by_a(node)
+    node.sends("a", revision - 1)
+    assert ("a", WHOLE, revision, 0) in said
     assert not node.moves.arrivals.of
+
+
+@pytest.mark.parametrize("who", ["c", "b"])
+def test_17_an_answer_to_who_one_of_both_was_before_is_none(node: Node, who: str) -> None:
+    """Our lease has ended, or that of who has it, and is another one: the session was sent to, or
+    by, who is not there any more, and may be back where it was."""
+
+    def happens() -> None:
+        if who == "c":
+            node.owners.lease = OTHER
+        else:
+            node.moves.arrivals.brief_of = lambda name: 99
+
+    after_change(node, happens)
+    assert isinstance(node.claim("alice"), EtcdError)
+    assert "s" not in node.owners.owned and not node.moves.arrivals.of
+    node.claim("alice")
+    assert node.owners.owned["s"] == node.etcd.revision and node.moves.arrivals.of
+
+
+def test_17_what_comes_before_the_answer_waits_for_its_node_as_well(node: Node) -> None:
+    revision = claimed_in_vain(node)
+    node.sends("b", revision, node.record_of("alice"))
+    node.sends("a", revision, what=MARKED)
+    node.sends("a", revision, what=LANE_MARKED)
+    node.mesh.leave(node.nodes["b"])
+    node.moves.left("b")
+    node.turn(1)
+    assert "s" not in node.memory.broker.sessions
+    assert node.moves.arrivals.of["s"].again
+
+
+@pytest.mark.parametrize("comes_before", [True, False])
+def test_17_nothing_that_is_said_before_the_answer_is_not_the_last_word(
+    node: Node, said: Said, comes_before: bool
+) -> None:
+    """`b` was killed before it had what `a` was sending it, which the answer says."""
+    node.etcd.write(KEYS.own("s"), claimed("b", "a", ALICE), OTHER)
+
+    def happens() -> None:
+        node.sends("b", node.etcd.revision)
+        if comes_before:
+            node.sends("a", node.etcd.revision, node.record_of("alice"))
+
+    after_change(node, happens)
+    assert node.claim("alice") is None
+    revision = node.owners.owned["s"]
+    if not comes_before:
+        assert said[-1] == ("a", WANT, revision, 0)
+        node.sends("a", revision, node.record_of("alice"))
+    assert node.moves.arrivals.of["s"].state is not None
+    assert ("a", DONE, revision, 0) not in said
+
+
+def test_what_has_come_to_nothing_before_another_claim_is_not_kept(node: Node) -> None:
+    node.moves.arrivals.suppose("s", "a", 1, 2)
+    assert node.claim("alice") is None
+    node.sends("a", 2)
+    node.sends("b", 2)
+    assert [each.revision for each in node.moves.arrivals.line("s")] == [node.owners.owned["s"]]
+
+
+def test_17_who_had_it_before_is_asked_though_no_answer_has_said_that_it_is_ours(
+    node: Node, said: Said
+) -> None:
+    """`b`, which had claimed it of `a`, is back with nothing, and says so: what was on its way to
+    `b` was as good as gone, and who came here had a new session."""
+    node.etcd.write(KEYS.own("s"), claimed("b", "a", ALICE), OTHER)
+    revision = claimed_in_vain(node)
+    node.sends("b", revision)
+    assert said == [("a", WANT, revision, 0)]
+    node.sends("a", revision, node.record_of("alice"))
+    assert node.moves.arrivals.of["s"].state is not None
+    assert node.etcd.read() == ("c", "b", ALICE)

@@ -7,6 +7,7 @@ from OpenSSL import SSL
 from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
 
+from mqttd.cluster.etcd.keys import Member
 from mqttd.cluster.links.nodes import NodeMesh
 from mqttd.cluster.links.unlinked import ALARM, PATIENCE, Unlinked, reason_of
 from mqttd.mesh.link import Link
@@ -78,9 +79,52 @@ def test_who_is_dialled_says_who_came_last() -> None:
     [
         (SSL.Error([("SSL routines", "", "certificate verify failed")]), "not of cluster.ca_file"),
         (SSL.Error([("SSL routines", "", "tlsv1 alert unknown ca")]), "does not take the certif"),
-        (SSL.Error([("SSL routines", "", "wrong version number")]), "wrong version number"),
+        (SSL.Error([("SSL routines", "", "wrong version number")]), "does not speak TLS"),
         (ConnectionDone(), "closed cleanly"),
     ],
 )
 def test_an_operator_reads_why(error: Exception, said: str) -> None:
     assert said in reason_of(Failure(error))
+
+
+def member(name: str, epoch: int, ready: bool = True) -> Member:
+    return Member(name, name, f"{name}:1", "1", (1, 1), ready, epoch)
+
+
+def test_a_node_that_begins_without_a_link_to_any_is_sent_nobody() -> None:
+    """Those that were there before it are."""
+    node, mesh, unlinked = parts("c")
+    others = [mesh.join(name, epoch) for name, epoch in (("a", 1), ("b", 2))]
+    members = {each.name: member(each.name, each.epoch) for each in others}
+    assert not unlinked.alone(members)  # it is none yet
+    members["c"] = member("c", 3)
+    unlinked.tick()
+    assert unlinked.alone(members).startswith("no link to any other node")
+    members["c"] = member("c", 0)
+    assert not unlinked.alone(members)
+    members["c"] = member("c", 3)
+    others[0].link = Link(node.broker, node.connect("link").channel.edge, others[0].number)
+    assert not unlinked.alone(members)
+    unlinked.tick()
+    others[0].link = None
+    unlinked.tick()
+    assert not unlinked.alone(members)  # it may be back at once
+    node.broker.now += PATIENCE
+    unlinked.tick()
+    assert unlinked.alone(members)
+    for name in "ab":
+        members[name] = member(name, 1, ready=False)
+    assert not unlinked.alone(members)
+
+
+def test_of_two_without_a_link_the_one_that_came_first_stays_ready() -> None:
+    members = {"a": member("a", 7), "b": member("b", 8)}
+    said = {}
+    for name, other in ("ab", "ba"):
+        node, mesh, unlinked = parts(name)
+        mesh.join(other, members[other].epoch)
+        unlinked.tick()
+        node.broker.now += PATIENCE
+        unlinked.tick()
+        said[name] = unlinked.alone(members)
+    assert not said["a"] and said["b"]

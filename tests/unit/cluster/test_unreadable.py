@@ -341,7 +341,7 @@ def test_no_will_stops_a_start(some: list[tuple[bytes, bytes]]) -> None:
     heirs, _ = heirs_of(wills)
     swept: list[Any] = []
     Deferred.fromCoroutine(heirs.sweep()).addBoth(swept.append)
-    assert swept == [0]
+    assert swept == [None]
     assert {key[len(KEYS.wills) :] for key in heirs.keys.unreadable.keys} == {
         name for name, _ in some
     }

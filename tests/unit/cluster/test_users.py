@@ -17,7 +17,7 @@ from mqttd.cluster.links.nodes import NodeMesh
 from mqttd.cluster.sessions.moves import Moves
 from mqttd.cluster.sessions.owners import Owners
 from mqttd.cluster.sessions.transit import LANE_MARKED, MARKED, TAIL, WHOLE
-from mqttd.codec.packets import Connect
+from mqttd.codec.packets import Connack, Connect
 from mqttd.mesh.frames import packed
 from mqttd.types import Claim, Held, SessionState
 from tests.support.memory import MemoryBroker, MemoryClient
@@ -118,10 +118,12 @@ class Node:
             self.clock.advance(seconds / 5)
             self.memory.run_soon()
 
-    def claim(self, user: str | None, seconds: float = 0) -> Claim | Exception | None:
-        """What is said to who claims the client id; None: he waits."""
+    def claim(
+        self, user: str | None, seconds: float = 0, lasts: bool = False
+    ) -> Claim | Exception | None:
+        """What is said to who claims the client id; None: he waits. `lasts`: see `IRegistry`."""
         said: list[Claim | Exception] = []
-        claim = self.owners.claim("s", user)
+        claim = self.owners.claim("s", user, lasts)
         if isinstance(claim, Claim):
             return claim
         claim.addCallbacks(said.append, lambda failure: said.append(failure.value))
@@ -202,7 +204,7 @@ def test_its_user_has_it_with_its_session(node: Node) -> None:
 
 def test_of_two_users_that_come_at_once_one_has_it(node: Node) -> None:
     """Another node was faster by a moment, after this one had read that nobody has it."""
-    claim = node.owners.claim("s", "mallory")
+    claim = node.owners.claim("s", "mallory", True)
     assert isinstance(claim, Deferred)
     said: list[Any] = []
     claim.addErrback(lambda failure: said.append(failure.value))
@@ -361,7 +363,7 @@ def test_all_that_is_here_says_whose_it_is(node: Node) -> None:
     node.comes("alice", False)
     since = node.etcd.write(KEYS.own("s"), claimed("c"), HOME)
     for by_user, whose in ((True, ALICE), (False, ""), (True, ALICE)):
-        node.owners.by_user = by_user
+        node.memory.settings.owned_by_user = by_user
         Deferred.fromCoroutine(node.owners.amends.claim_all(["s"]))
         assert node.etcd.read() == ("c", "", whose)
         assert node.owners.owned["s"] == node.etcd.revision > since
@@ -371,7 +373,7 @@ def test_all_that_is_here_says_whose_it_is(node: Node) -> None:
 
 
 def test_where_the_client_id_decides_nobody_is_said_to_have_it(node: Node) -> None:
-    node.owners.by_user = False
+    node.memory.settings.owned_by_user = False  # in force at once, as it is for sessions here
     node.etcd.write(KEYS.own("s"), claimed("b", "", ALICE), OTHER)
     assert node.claim("mallory") is None
     assert node.etcd.read() == ("c", "b", "")
@@ -417,6 +419,33 @@ def test_what_outlasts_its_connection_does_so_at_the_node_that_claims_it(
     assert node.claim("alice") is None  # its session comes
     assert node.etcd.read() == ("c", "b", ALICE)
     assert node.etcd.lease() == (HOME if stays else LEASE)
+
+
+@pytest.mark.parametrize("lease", [0, BRIEF])
+def test_17_what_is_to_outlast_its_connection_does_so_before_its_client_is_let_in(
+    node: Node, lease: int
+) -> None:
+    """It was written so after that, and lost where the lease ended in between."""
+    if lease:
+        node.etcd.write(KEYS.own("s"), claimed("b", "", ALICE), lease)
+    before = node.etcd.revision
+    node.claim("alice", lasts=True)
+    assert node.etcd.lease() == HOME and node.etcd.revision == before + 1
+    if not lease:
+        node.comes("alice", False)
+        assert node.etcd.revision == before + 1  # once
+
+
+def test_17_so_does_what_begins_where_one_was_that_did_not(node: Node) -> None:
+    node.comes("alice")
+    assert node.etcd.lease() == LEASE
+    node.etcd.away = True
+    (refused,) = node.comes("alice", False).take()
+    assert isinstance(refused, Connack) and refused.reason_code
+    node.etcd.away = False
+    (connack,) = node.comes("alice", False).take()
+    assert isinstance(connack, Connack) and not connack.reason_code
+    assert node.etcd.lease() == HOME and node.owners.owned["s"] == node.etcd.revision
 
 
 def test_what_is_on_its_way_here_outlasts_this_node_when_that_is_a_member_anew(node: Node) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
+import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 from mqttd.cluster.etcd.client import Kv
+from mqttd.cluster.etcd.keys import Heir
 from mqttd.cluster.etcd.steps import in_turns
 from mqttd.mesh.frames import BEGIN, END, REMOVE, frame, packed
+from tests.support import packets as mq
 from tests.unit.cluster.test_unreadable import KEYS, Here, ban, chunk, member
 
 #: Filters of a chunk, and bytes of one.
@@ -157,3 +160,57 @@ def test_steps_that_fail_say_so() -> None:
     asked = Deferred.fromCoroutine(in_turns(steps(), Clock()))
     asked.addErrback(lambda failure: failed.append(failure.value))
     assert isinstance(failed[0], ValueError)
+
+
+def test_17_a_node_that_has_come_and_gone_unheard_is_noticed_when_all_is_read() -> None:
+    """What it had claimed of us was ours still, as far as we knew: two nodes had the session."""
+    here = Here()
+    home = here.keys.home("a"), b"{}"
+    ours = here.keys.home("me"), b"{}"
+
+    def read(*found: tuple[bytes, bytes], at: int) -> bool:
+        here.revision += 1
+        kvs = [Kv(key, value, 5, at, 1) for key, value in sorted(found)]
+        for _ in here.view.reset(kvs, here.revision):
+            pass
+        return here.view.missed
+
+    assert not read(member("a"), home, at=here.revision)
+    here.put((KEYS.route("b", 5, 0), b""))
+    assert not read(member("a"), home, at=here.revision)  # heard of
+    assert read(home, at=here.revision)
+    assert not read(home, at=here.revision)
+    assert not read(ours, at=here.revision + 1)
+    assert read(home, at=here.revision + 1)
+    assert read(member("a"), home, at=here.revision + 1)
+
+
+@pytest.mark.parametrize("known", ["gone", "", "back"])
+def test_17_what_we_had_for_one_that_was_taken_over_while_we_were_cut_off_goes_to_its_heir(
+    known: str,
+) -> None:
+    """What its clients had published here in a minority was lost, acknowledged; where we had heard
+    that it was gone, too, and where it is back, without those sessions."""
+    here = Here()
+    home = (KEYS.home("b"), b'{"id": "b"}')
+    here.all(member("a"), member("b"), home)
+    node = here.mesh.nodes["b"]
+    for number, qos in ((1, 1), (2, 2)):
+        node.ferry.carry(mq.publish("t", b"x", qos, number, version=mq.V5), True)
+    if known == "gone":
+        here.all(member("a"), home)
+        assert here.view.absent.nodes["b"] is node
+    heir = (KEYS.heir("b"), Heir("s", "s", "a", 5, "done").dump())
+    if known == "back":
+        here.revision += 1
+        found = sorted([member("a"), home, heir])
+        kvs = [Kv(key, value, 5, here.revision, 1) for key, value in found]
+        kvs.append(Kv(*member("b"), here.revision, here.revision, 1))
+        for _ in here.view.reset(kvs, here.revision):
+            pass
+        assert here.mesh.nodes["b"] is not node and not here.mesh.nodes["b"].ferry.kept
+    else:
+        here.all(member("a"), heir)
+    kept = [data for _, data in here.mesh.nodes["a"].ferry.kept]
+    assert kept == [mq.publish("t", b"x", 1, 1, version=mq.V5)]
+    assert "b" not in here.view.absent.nodes

@@ -40,6 +40,7 @@ from mqttd.codec.properties import (
     PropertyValue,
 )
 from mqttd.codec.reasons import CODES_OF
+from tests.support import sizes
 
 __all__ = ["packets", "properties", "topic_filters", "topic_names"]
 
@@ -47,11 +48,16 @@ AUTHENTICATION_METHOD, AUTHENTICATION_DATA = 0x15, 0x16
 RESPONSE_TOPIC, SUBSCRIPTION_IDENTIFIER = 0x08, 0x0B
 NOT_ZERO = (0x21, 0x23, 0x27)
 
-texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
+texts = st.one_of(
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12),
+    st.sampled_from(sizes.TEXT_LENGTHS).map(sizes.text),
+)
 levels = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0+#/"), max_size=4)
-packet_ids = st.integers(1, 65535)
+packet_ids = st.integers(1, 65535) | st.sampled_from(sizes.PACKET_IDS)
 qos = st.integers(0, 2)
-blobs = st.binary(max_size=40)
+blobs = st.binary(max_size=40) | sizes.near(sizes.BORDERS[0]).map(bytes)
+#: Payloads, too, with which a packet is of a length around a border.
+payloads = st.one_of(blobs, blobs, sizes.near().map(bytes))
 
 
 @cache
@@ -85,7 +91,8 @@ def values(identifier: int, packet_type: int) -> st.SearchStrategy[PropertyValue
         return st.integers(least, 0xFFFFFFFF)
     if identifier == SUBSCRIPTION_IDENTIFIER:
         most = 1 if packet_type == 8 else 4
-        return st.lists(st.integers(1, 268_435_455), min_size=1, max_size=most)
+        numbers = st.integers(1, 268_435_455) | st.sampled_from(sizes.IDENTIFIERS)
+        return st.lists(numbers, min_size=1, max_size=most)
     if identifier == RESPONSE_TOPIC:
         return topic_names()
     if wire_type == STRING:
@@ -146,7 +153,7 @@ def publishes(draw: st.DrawFn, version: int) -> Publish:
     level = draw(qos)
     return Publish(
         draw(topic_names()),
-        draw(blobs),
+        draw(payloads),
         level,
         draw(st.booleans()),
         draw(st.booleans()) if level else False,

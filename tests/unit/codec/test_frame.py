@@ -21,9 +21,10 @@ from mqttd.codec.frame import (
 from mqttd.codec.packets import Publish
 from mqttd.codec.reasons import MalformedPacket
 from mqttd.codec.serializer import serialize, varint
+from tests.support import sizes
 from tests.support.memory import MemoryBroker
 
-LENGTHS = [0, 1, 127, 128, 300, 16_383, 16_384, 2_097_151, 2_097_152, 268_435_455]
+LENGTHS = [*sizes.LENGTHS, 300, 268_435_455]
 
 
 @pytest.mark.parametrize("length", LENGTHS)
@@ -88,6 +89,8 @@ def _ping_or_publish(rnd: random.Random, version: int) -> bytes:
     if rnd.random() < 0.2:
         return b"\xc0\x00"
     body = b"\x00\x01t" + (b"\x00" if version == 5 else b"") + bytes(rnd.choice([0, 3, 120, 300]))
+    if rnd.random() < 0.5:
+        body = body.ljust(rnd.choice(sizes.around(rnd.choice(sizes.BORDERS[:2]))), b"\0")
     length = varint(len(body))
     if rnd.random() < 0.1:
         spare = rnd.choice([1, 2, 4])
@@ -115,17 +118,22 @@ def _read_aloud(wire: bytes, version: int) -> tuple[int, int, bool]:
     return packets, len(wire) - pos, False
 
 
+#: So that packets with a topic of three or four bytes are on both sides of the borders.
+loads = st.one_of(st.just(b"load"), sizes.near().map(lambda length: bytes(length - 5)))
+
+
 @given(
     st.lists(st.sampled_from([b"a/1", b"a/2", b"b/2", b"a/22"]), min_size=1, max_size=6),
     st.integers(0, 3),
     st.booleans(),
+    loads,
 )
 def test_a_run_ends_where_a_packet_differs_in_more_than_its_payload(
-    topics: list[bytes], cut_off: int, v5: bool
+    topics: list[bytes], cut_off: int, v5: bool, load: bytes
 ) -> None:
     block = b"\0" if v5 else b""
     version = 5 if v5 else 4
-    packets = [serialize(Publish(topic.decode(), b"load"), version) for topic in topics]
+    packets = [serialize(Publish(topic.decode(), load), version) for topic in topics]
     if len(packets) > 1:
         packets[-1] = packets[-1][: len(packets[-1]) - cut_off]
     data = b"".join(packets)
@@ -133,7 +141,7 @@ def test_a_run_ends_where_a_packet_differs_in_more_than_its_payload(
     run = 1
     while run < whole and topics[run] == topics[0]:
         run += 1
-    topic_end = 4 + len(topics[0])
+    topic_end = body_at(packets[0]) + 2 + len(topics[0])
     end = len(packets[0])
     assert run_end(data, 0, topic_end, topic_end + len(block), end) == run * end
 
@@ -142,14 +150,15 @@ def test_a_run_ends_where_a_packet_differs_in_more_than_its_payload(
     st.lists(st.tuples(st.sampled_from([b"a/1", b"b/1"]), st.integers(0, 300)), min_size=1),
     st.booleans(),
     st.integers(0, 3),
+    loads,
 )
 def test_a_run_of_qos_1_ends_at_another_topic_another_block_or_id_0(
-    named: list[tuple[bytes, int]], v5: bool, cut_off: int
+    named: list[tuple[bytes, int]], v5: bool, cut_off: int, load: bytes
 ) -> None:
     version = 5 if v5 else 4
     data = b""
     for topic, packet_id in named:
-        one = serialize(Publish(topic.decode(), b"load", 1, packet_id=1), version)
+        one = serialize(Publish(topic.decode(), load, 1, packet_id=1), version)
         data += with_id(one, packet_id_at(one), packet_id)
     end = len(data) // len(named)
     whole = len(named) - (cut_off > 0 and len(named) > 1)
@@ -157,12 +166,15 @@ def test_a_run_of_qos_1_ends_at_another_topic_another_block_or_id_0(
     run = 1
     while run < whole and named[run][0] == named[0][0] and named[run][1]:
         run += 1
-    body = 4 + len(named[0][0]) + 2 + v5
-    assert counted_run_end(data, 0, 4 + len(named[0][0]), body, end) == run * end
+    topic_end = body_at(data) + 2 + len(named[0][0])
+    assert counted_run_end(data, 0, topic_end, topic_end + 2 + v5, end) == run * end
 
 
-@pytest.mark.parametrize("packet_id", [1, 255, 256, 0xABCD, 0xFFFF])
-@pytest.mark.parametrize("payload", [b"", b"x" * 300])
+@pytest.mark.parametrize("packet_id", [*sizes.PACKET_IDS, 0xABCD])
+@pytest.mark.parametrize(
+    "payload", [b"", b"x" * 300, *(b"x" * (border - 7 + by) for border in (127, 16_383)
+                                   for by in (0, 1))]
+)  # fmt: skip
 def test_a_packet_goes_on_under_another_id(packet_id: int, payload: bytes) -> None:
     wire = serialize(Publish("a/b", payload, 1, packet_id=7), 4)
     made = with_id(wire, packet_id_at(wire), packet_id)

@@ -21,10 +21,11 @@ from mqttd.codec.scan import (
 )
 from mqttd.codec.topic import validate_topic_filter
 from tests.cases.packets import BAD_FILTERS, GOOD_FILTERS
+from tests.support import sizes
 
 texts = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=6),
-    st.sampled_from(["", "a/b", "é", "x" * 130]),
+    st.sampled_from(["", "a/b", "é", *map(sizes.text, sizes.TEXT_LENGTHS)]),
 )
 blocks = st.fixed_dictionaries(
     {},
@@ -33,7 +34,9 @@ blocks = st.fixed_dictionaries(
         prop.MESSAGE_EXPIRY_INTERVAL: st.sampled_from([0, 1, 255, 0xFFFFFFFF]),
         prop.CONTENT_TYPE: texts,
         prop.RESPONSE_TOPIC: texts,
-        prop.CORRELATION_DATA: st.binary(max_size=9),
+        prop.CORRELATION_DATA: st.one_of(
+            st.binary(max_size=9), sizes.near().map(lambda length: bytes(length - 3))
+        ),
         prop.TOPIC_ALIAS: st.sampled_from([1, 256, 65535]),
         prop.SUBSCRIPTION_IDENTIFIER: st.just([3]),
         prop.USER_PROPERTY: st.lists(st.tuples(texts, texts), min_size=1, max_size=3),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from mqttd.config import files
 from mqttd.config.files import SHIPPED, find, initialize, places, shipped
 from mqttd.config.load import load
 from mqttd.options import check_files
@@ -42,6 +43,20 @@ def test_what_is_written_starts_a_broker_and_is_what_the_checkout_has(tmp_path: 
     assert config.node.data_dir == str(tmp_path / "data")
     assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
     check_files(config)
+
+
+def test_what_an_operator_has_changed_in_a_checkout_goes_into_no_other_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in SHIPPED:
+        path = tmp_path / "etc" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("mine")
+    monkeypatch.setattr(files, "__file__", str(tmp_path / "mqttd/config/files.py"))
+    monkeypatch.chdir(tmp_path)
+    initialize("new")
+    for name in SHIPPED:
+        assert (tmp_path / "new/etc" / name).read_text() != "mine"
 
 
 def test_a_data_directory_elsewhere_is_named_in_the_file(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mqttd.config import guess
 from mqttd.config.load import ConfigError, load
 from mqttd.config.options import OPTIONS, Option
-from mqttd.config.schema import NEVER, Config, TcpListener
+from mqttd.config.schema import NEVER, Cluster, Config, TcpListener
 
 Load = Callable[..., Config]
 
@@ -584,3 +584,21 @@ def test_of_a_table_the_entries_that_are_wrong_are_named(tmp_path: Path) -> None
         load(str(path), {})
     (mistake,) = failure.value.mistakes
     assert 'durability.topics = {"orders/#": "fsyncs"}: expected a table' in mistake
+
+
+@pytest.mark.parametrize(
+    ("bind", "told"),
+    [
+        ("0.0.0.0:4399", "h:4399"),
+        ("[::]:4399", "h:4399"),
+        ("[0:0::0]:4399", "h:4399"),
+        (":4399", "h:4399"),
+        ("10.0.0.1:4399", "10.0.0.1:4399"),
+        ("[::1]:4399", "[::1]:4399"),
+        ("node-1.example:4399", "node-1.example:4399"),
+    ],
+)
+def test_other_nodes_are_told_no_address_that_stands_for_all(bind: str, told: str) -> None:
+    """They would have dialled themselves."""
+    assert Cluster(bind=bind).reached("h", 4399) == told
+    assert Cluster(bind=bind, advertise="x:1").reached("h", 4399) == "x:1"

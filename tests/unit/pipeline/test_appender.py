@@ -15,11 +15,13 @@ from twisted.internet.base import DelayedCall
 
 from mqttd.pipeline.log import appender
 from mqttd.pipeline.log.appender import Appender
+from mqttd.pipeline.log.background import Background, Parts
 from mqttd.pipeline.log.merge import Held
 from mqttd.pipeline.log.reader import LogReader
 from mqttd.pipeline.log.recovery import GIVEN, read_mark
 from mqttd.pipeline.log.writer import Encoded, Writer
 from mqttd.pipeline.log.zstd import QUICK, zstd
+from tests.support.waiting import until
 from tests.unit.pipeline.logs import NODE, all_events, offsets, row
 
 DEADLINE = 30.0
@@ -89,6 +91,11 @@ class Bench:
 
     def events(self) -> list[Any]:
         return all_events(LogReader(str(self.path)))
+
+
+def readings() -> bytes:
+    """Text that becomes less."""
+    return b"".join(b'{"device": "d%s"}' % os.urandom(4).hex().encode() for _ in range(150))
 
 
 @pytest.fixture
@@ -299,10 +306,7 @@ def test_14_payloads_that_come_quickly_are_left_and_the_segment_says_so(
     make: Callable[..., Bench],
 ) -> None:
     bench = make(codec=zstd(), quick=zstd(QUICK), loose=True)
-    payloads = [
-        b"".join(b'{"device": "d%s"}' % os.urandom(4).hex().encode() for _ in range(150))
-        for _ in range(400)
-    ]
+    payloads = [readings() for _ in range(400)]
     for payload in payloads:
         bench.append(1, payload=payload)
     held: list[Held] = []
@@ -336,3 +340,28 @@ def test_14_what_is_done_beside_is_told_whether_much_is_written(
     monkeypatch.setattr(appender, "BUSY", busy)
     make(background=Beside()).append(1)
     assert told.get(timeout=60) is (busy > 0)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_14_payloads_that_were_left_are_compressed_when_nothing_follows_them(
+    tmp_path: Path, make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """Whether the broker goes on, or was stopped at once and starts again."""
+    monkeypatch.setattr(appender, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(appender, "LONG", 0.2)
+    bench = make(codec=zstd(), quick=zstd(QUICK), loose=True)
+    for _ in range(400):
+        bench.append(1, payload=readings())
+    bench.log.flush()
+    bench.written(400)
+    size = bench.log.written_bytes
+    if again:
+        bench.stop()
+        bench = make(codec=zstd())
+    parts = Parts(Background(bench.writer.folder, "zstd", lambda why: None))
+    bench.writer.closed = parts.own.closed
+    bench.log.background = parts
+    until(lambda: parts.merged)
+    bench.stop()
+    assert len(bench.events()) == 400
+    assert (bench.path / NODE / f"{0:020d}.events").stat().st_size < 0.7 * size

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -145,6 +146,23 @@ def test_children_archive_in_order_and_retention_waits_for_them(tmp_path: Path) 
     writer.close()
 
 
+def test_a_broker_that_is_killed_again_and_again_archives_on(tmp_path: Path) -> None:
+    """Each start looked first at all segments, whether one was to be merged: none was archived."""
+    url = (tmp_path / "far").as_uri()
+    writer = segments(tmp_path)
+    ends = [end for _, end in finished(writer)]
+    for end in ends:
+        work = Background(writer.folder, "none", lambda why: None, url, writer.log)
+        for _ in range(2):
+            work.step()
+            assert work._child is not None
+            work._child.wait(60)
+        work.step()
+        assert work.safe == end
+        work.stop()
+    writer.close()
+
+
 @pytest.mark.slow
 def test_an_archive_that_hangs_is_told_and_waited_for(tmp_path: Path) -> None:
     """Nothing said so: segments stayed here until the disk was full."""
@@ -253,7 +271,7 @@ def test_an_archive_without_this_log_is_told_before_anything_is_read(tmp_path: P
         assert main([far.as_uri(), writer.log, NODE, path, str(end)]) == 0
     writer.may_go = lambda end: True
     writer.clean_up()
-    told = rf"option archive = '{typo}': nothing of this log \({writer.log}\) is there, .* no log"
+    told = rf"option archive = '{typo}': nothing of this log \({writer.log}\) is there, .*; the"
     with pytest.raises(ValueError, match=told):
         batch(tmp_path / "log", archive=typo).partitions()
     with pytest.raises(ValueError, match=told):
@@ -265,6 +283,86 @@ def test_an_archive_without_this_log_is_told_before_anything_is_read(tmp_path: P
     ArchivedLog(LogReader(str(tmp_path / "log")), typo, alone=False).bounds()
     assert batch(tmp_path / "log", archive=far.as_uri()).partitions()
     writer.close()
+
+
+@pytest.fixture
+def cut(tmp_path: Path) -> Iterator[Writer]:
+    """A log whose first three segments are in the archive `far`, and there alone."""
+    writer = segments(tmp_path)
+    ends = finished(writer)
+    for path, end in ends[:3]:
+        assert main([(tmp_path / "far").as_uri(), writer.log, NODE, path, str(end)]) == 0
+    writer.may_go = lambda end: end <= ends[2][1]
+    writer.clean_up()
+    yield writer
+    writer.close()
+
+
+@pytest.mark.parametrize("mounted", [False, True])
+def test_a_stream_goes_on_while_its_archive_is_away(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], cut: Writer, mounted: bool
+) -> None:
+    """It ended, with what sounds as if the URL was wrong."""
+    far, away = tmp_path / "far", tmp_path / "away"
+    live = stream(tmp_path / "log", archive=far.as_uri(), startingOffsets="earliest")
+    at = live.initialOffset()
+    end = live.latestOffset(at, live.getDefaultReadLimit())
+    tasks = live.partitions(at, end)
+    wanted = seqs(rows(live, tasks))
+    live.reportLatestOffset()
+    far.rename(away)
+    if mounted:
+        far.mkdir()
+    # What it reads here it reads, also where that was merged meanwhile and is planned anew.
+    fill(cut, 3)
+    more = live.latestOffset(end, live.getDefaultReadLimit())
+    planned = live.partitions(end, more)
+    cut._roll()
+    fill(cut, 1)
+    path = finished(cut)[-1][0]
+    assert merge(path, f"{path}.new", None)
+    os.replace(f"{path}.new", path)
+    assert seqs(rows(live, planned)) == list(range(end["nodes"][NODE], more["nodes"][NODE]))
+    live.log()._looked = 0.0  # type: ignore[attr-defined]
+    live.latestOffset(more, live.getDefaultReadLimit())
+    assert live.reportLatestOffset()["archiveAwaySeconds"] >= 0
+    trouble = "nothing of this log is there any more" if mounted else "it is not there"
+    told = f"archive {far.as_uri()}: {trouble}; what is read there is waited for"
+    assert capsys.readouterr().err.count(told) == 1
+    # What it reads there it waits for, and it is planned by what is known.
+    there = live.partitions(at, end)
+
+    def back() -> None:
+        if mounted:
+            far.rmdir()
+        away.rename(far)
+
+    timer = threading.Timer(0.7, back)
+    timer.start()
+    assert seqs(rows(live, there)) == wanted
+    timer.join()
+    said = capsys.readouterr().err
+    assert f"{trouble}; waiting for up to 300 s" in said and "is back after" in said
+    live.log()._looked = 0.0  # type: ignore[attr-defined]
+    live.latestOffset(more, live.getDefaultReadLimit())
+    assert "archiveAwaySeconds" not in live.reportLatestOffset()
+
+
+def test_what_is_read_in_an_archive_that_stays_away_is_an_error(
+    tmp_path: Path, cut: Writer
+) -> None:
+    far = tmp_path / "far"
+    live = stream(
+        tmp_path / "log", archive=far.as_uri(), startingOffsets="earliest", outageTimeout="0s"
+    )
+    at = live.initialOffset()
+    tasks = live.partitions(at, live.latestOffset(at, live.getDefaultReadLimit()))
+    far.rename(tmp_path / "away")
+    with pytest.raises(OSError, match=r"it is not there, for 0 s \(outageTimeout\); events 0 to "):
+        rows(live, tasks)
+    # A query that starts says it, and not that the URL is another.
+    with pytest.raises(ValueError, match=r"; the place is not there. Is it mounted\?"):
+        stream(tmp_path / "log", archive=far.as_uri(), startingOffsets="earliest").initialOffset()
 
 
 def test_a_url_that_is_none_is_told() -> None:

@@ -15,6 +15,7 @@ from mqttd.codec.serializer import serialize
 from mqttd.pipeline.log.columns import Columns
 from mqttd.pipeline.log.decode import decode_block
 from mqttd.pipeline.log.packed import pack
+from mqttd.pipeline.log.parts import part_of
 from mqttd.session.ground.message import Delivery
 from mqttd.session.ground.runs import Run, joined
 from mqttd.session.ground.settings import Settings
@@ -227,6 +228,52 @@ def test_14_runs_are_kept_together_as_they_are_one_by_one(
     if apart.count:
         blocks = [pack(columns.take(), 9) for columns in (together, apart)]
         assert list(decode_block(blocks[0], "n")) == list(decode_block(blocks[1], "n"))
+
+
+@given(told(), st.integers(0, 5), st.integers(0, 5), st.integers(-1, 40), st.booleans())
+def test_what_was_published_and_what_became_of_it_are_made_of_the_same(
+    found: tuple[str, list[Run]], at: int, later: int, limit: int, named: bool
+) -> None:
+    """A part that is used again is the one that would be made, where it can be."""
+    runs = found[1]
+    if not runs:
+        return
+    part = part_of(runs, at, limit, named)
+    again = part.again(later)
+    alike = len({(run.came, run.first) for run in runs}) == 1
+    assert (again is not None) is alike
+    if again is not None:
+        made = part_of(runs, later, -1, named)
+        for name in ("runs", "rows", "apart", "counts", "flags", "id_times", "ids", "topics",
+                     "sizes"):  # fmt: skip
+            assert getattr(again, name) == getattr(made, name)
+
+
+def test_messages_of_a_topic_share_its_name() -> None:
+    """As long as its route is in the table: a queue of thousands holds it once."""
+    node = MemoryBroker()
+    columns = Columns(100_000, lambda: None, lambda: None)
+    node.broker.add_notes(columns)
+    node.broker.add_deliveries(columns, True, True)
+    away = node.connect("away", clean_start=False, properties={prop.SESSION_EXPIRY_INTERVAL: 60})
+    away.subscribe(Subscription("a/#", 1))
+    away.disconnect()
+    alice = node.connect("alice")
+    for number in range(3):
+        for topic in ("a/b", "a/c"):
+            alice.publish(topic, b"%d" % number, 1)
+    weighed = node.broker.topics.bytes
+    session = node.session("away")
+    assert session is not None and session.mqueue is not None
+    kept = [entry.run.topic for entry in session.mqueue.items() if isinstance(entry, Delivery)]
+    assert kept == [b"a/b", b"a/c"] * 3
+    assert len({id(topic) for topic in kept}) == 2
+    assert node.broker.router.of("a/b").name is kept[0]
+    node.broker.topics.drop_cache()
+    assert weighed > 0 and node.broker.topics.bytes == 0
+    alice.publish("a/b", b"again", 1)
+    (last,) = session.mqueue.items()[6:]
+    assert last.run.topic == b"a/b"
 
 
 def test_14_a_run_of_deliveries_is_one_run_of_the_log() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -63,3 +66,22 @@ def test_every_plugin_has_a_readme_and_a_configuration_that_are_installed() -> N
                 assert (folder / name).is_file(), (folder, name)
             part = setup.partition(f"mqttd_plugins.{folder.name} =\n")[2].splitlines()[:2]
             assert [one.strip() for one in part] == ["README.md", f"{folder.name}.conf"]
+
+
+def test_the_notebook_does_with_a_broker_of_ones_own() -> None:
+    """Without the cells that it says, no name is missing in the others."""
+    cells = json.loads((DOCS / "howto/spark-notebook.ipynb").read_text())["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    own = re.search(r"^# With a broker of your own: (.*)", code[0], re.MULTILINE)
+    assert own is not None
+    known = set(dir(builtins))
+    for text in (code[0], own[1], *code[3:9]):
+        used = set()
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Name):
+                (used if isinstance(node.ctx, ast.Load) else known).add(node.id)
+            elif isinstance(node, ast.alias):
+                known.add(node.asname or node.name)
+            elif isinstance(node, ast.arg):
+                known.add(node.arg)
+        assert not used - known

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from argparse import Namespace
 from collections.abc import Callable
 from io import BytesIO, StringIO
@@ -13,6 +14,7 @@ import pytest
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.web.test.requesthelper import DummyRequest
 
+from mqttd.admin.http.requests import EVENTS, Caller, set_caller
 from mqttd.pipeline.endpoint import LogResource
 from mqttd.pipeline.log import groups, tools
 from mqttd.pipeline.log.blocks import encode_gap
@@ -33,8 +35,12 @@ class Door:
         self.log = LogReader(str(self.path)).log_id
         self.resource = LogResource(str(self.path), at_once)
 
-    def ask(self, method: str, name: str, body: Any = None, **args: str) -> tuple[int, Any]:
+    def ask(
+        self, method: str, name: str, body: Any = None, who: str = "", **args: str
+    ) -> tuple[int, Any]:
         request = DummyRequest([name.encode()])
+        if who:
+            set_caller(request, Caller(who, EVENTS))
         request.method = method.encode()
         request.args = {key.encode(): [value.encode()] for key, value in args.items()}
         request.content = BytesIO(json.dumps(body).encode())
@@ -88,6 +94,8 @@ def test_a_group_is_behind_by_what_is_there_and_not_by_gaps(tmp_path: Path) -> N
         assert f"{behind} behind" in out.getvalue()
     assert door.progress(**{NODE: 1040, "other": 10})[0] == 200
     assert door.ask("GET", "state")[1]["groups"][0]["lag"] == 0
+    groups.commit_group(str(tmp_path), "g", door.log, {NODE: 1030, "other": 10}, stopped=True)
+    assert door.ask("GET", "state")[1]["groups"][0]["lag"] is None  # it does not read
 
 
 @pytest.mark.parametrize("node", ["../x", "", "a/b"])
@@ -102,3 +110,35 @@ def test_groups_are_so_many(door: Door, monkeypatch: pytest.MonkeyPatch) -> None
     asked = [door.ask("POST", "progress", {**body, "group": f"g{n}"})[0] for n in range(5)]
     assert asked == [200, 200, 200, 400, 400]
     assert door.ask("POST", "progress", {**body, "group": "g1"})[0] == 200
+
+
+def test_one_token_leaves_others_as_many_places_as_it_takes(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(groups, "MOST", 8)
+    body = {"log": door.log, "nodes": {NODE: 1}}
+
+    def comes(who: str, group: str) -> int:
+        return door.ask("POST", "progress", {**body, "group": group}, who)[0]
+
+    assert [comes("a", f"a{n}") for n in range(6)] == [200] * 4 + [400] * 2
+    assert [comes("b", f"b{n}") for n in range(3)] == [200] * 2 + [400]
+    assert comes("a", "a3") == 200  # who has a place keeps it
+    assert comes("", "by-path") == 200
+    status, told = door.ask("POST", "progress", {**body, "group": "a9"}, "a")
+    assert status == 400 and "a has 4 readers of 7 already, of 8 in all" in told["detail"]
+
+
+@pytest.mark.parametrize(("ago", "now"), [(300, True), (700, False), (-7200, False)])
+def test_whether_a_group_reads_is_told_alike(
+    door: Door, monkeypatch: pytest.MonkeyPatch, ago: float, now: bool
+) -> None:
+    """A batch may take minutes, in which nothing is heard; and clocks are set back."""
+    assert door.progress(**{NODE: 12})[0] == 200
+    clock = time.time() + ago
+    monkeypatch.setattr(time, "time", lambda: clock)
+    assert door.ask("GET", "state")[1]["groups"][0]["lag"] == (18 if now else None)
+    out = StringIO()
+    tools.run(Namespace(events_command="info"), str(door.path), out)
+    assert ("18 behind" in out.getvalue()) is now
+    assert ("not heard of since" in out.getvalue()) is not now

@@ -13,7 +13,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from mqttd.pipeline.log import groups as groups_module
 from mqttd.pipeline.log.blocks import FLAG_DAMAGE, FLAG_SKIP, encode_gap
-from mqttd.pipeline.log.groups import MOST_BYTES, commit_group, groups, readers
+from mqttd.pipeline.log.groups import (
+    MOST_BYTES,
+    SILENT,
+    commit_group,
+    groups,
+    readers,
+    standing,
+)
 from mqttd.pipeline.log.reader import LogReader
 from mqttd.pipeline.log.retention import Retention, slowest
 from mqttd.pipeline.log.tools import run
@@ -44,7 +51,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def at(path: Path, clock: Clock) -> int | None:
-    return slowest(readers(str(path)).values(), "log", "n", EVER, clock.now)
+    return slowest(standing(readers(str(path))).values(), "log", "n", EVER, clock.now)
 
 
 def put(path: Path, reader: str, offset: int, stopped: bool = False) -> None:
@@ -81,6 +88,23 @@ def test_a_query_that_starts_again_takes_the_place_of_what_it_was(
     clock.now += 86_400
     put(tmp_path, "c", 450)  # the next night
     assert list(readers(str(tmp_path))) == [("g", "c")]
+
+
+def test_one_that_took_a_place_and_ended_soon_has_taken_it(tmp_path: Path, clock: Clock) -> None:
+    """A nightly query that was killed once held everything until the next night."""
+    put(tmp_path, "killed", 10)
+    clock.now += 60
+    put(tmp_path, "next", 10)
+    put(tmp_path, "next", 500)
+    put(tmp_path, "next", 500, stopped=True)
+    assert at(tmp_path, clock) == 10  # it may be at a long batch
+    assert not groups(str(tmp_path))["g"]["stopped"]
+    clock.now += SILENT
+    assert at(tmp_path, clock) == 500
+    group = groups(str(tmp_path))["g"]
+    assert (group["nodes"], group["stopped"], group["readers"]) == ({"n": 500}, True, 0)
+    put(tmp_path, "killed", 20)  # it was alive
+    assert at(tmp_path, clock) == 20
 
 
 def test_what_dies_again_and_again_leaves_nothing(tmp_path: Path, clock: Clock) -> None:

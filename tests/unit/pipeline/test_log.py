@@ -10,6 +10,7 @@ import json
 import os
 import random
 import shutil
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from mqttd.pipeline.log.files import (
     segment_inodes,
     segment_name,
     segments_in,
+    write_json,
 )
 from mqttd.pipeline.log.groups import commit_group
 from mqttd.pipeline.log.reader import (
@@ -120,6 +122,72 @@ def test_what_was_written_beyond_what_is_noted_is_no_stranger(tmp_path: Path) ->
     writer.close()
 
 
+@pytest.mark.parametrize("much", [False, True])
+@pytest.mark.parametrize("running", [False, True])
+@pytest.mark.parametrize("first", [NODE, "w2"])
+def test_an_older_copy_gives_no_offset_again(
+    tmp_path: Path, running: bool, first: str, much: bool
+) -> None:
+    """Of each of its nodes, whichever begins first; copied from a log that was closed or open."""
+    log, copy = tmp_path / "events", tmp_path / "copy"
+    for node in (NODE, "w2"):
+        writer = Writer(str(log), node)
+        fill(writer, 1)
+        if running:
+            shutil.copytree(log, copy, dirs_exist_ok=True)
+        writer.close()
+    if not running:
+        shutil.copytree(log, copy)
+    last = {}
+    for node in (NODE, "w2"):
+        writer = Writer(str(log), node)
+        if much:
+            writer._leap(3 * RESERVE, "a test")
+        fill(writer, 1)
+        last[node] = writer.next
+        writer.close()
+    shutil.rmtree(log)
+    copy.rename(log)
+    for node in sorted(last, key=lambda each: each != first):
+        writer = Writer(str(log), node)
+        assert writer.damage == "an older copy of the log was put back"
+        assert writer.next >= last[node]
+        fill(writer, 1)
+        writer.close()
+    found = all_events(LogReader(str(log)))
+    assert [event for event in found if event.lost]
+    assert offsets(found) == sorted(set(offsets(found)))
+    writer = Writer(str(log), NODE)
+    assert not writer.damage
+    writer.close()
+
+
+@pytest.mark.parametrize("what", ["owner", "inode"])
+def test_a_log_that_is_no_copy_leaps_nowhere(tmp_path: Path, what: str) -> None:
+    """Though its owner is set anew, or files have other numbers after a mount."""
+    written(tmp_path / "events", 1)
+    beside = tmp_path / "events.reserved.json"
+    if what == "owner":
+        os.chown(tmp_path / "events" / NODE / "born", os.getuid(), os.getgid())
+    else:
+        found = read_json(str(beside))
+        found["nodes"][NODE][1] += 1
+        write_json(str(beside), found)
+    written(tmp_path / "events", 1)
+    assert offsets(all_events(LogReader(str(tmp_path / "events")))) == list(range(20))
+
+
+def test_what_is_beside_another_log_means_nothing(tmp_path: Path) -> None:
+    written(tmp_path / "events", 5)
+    shutil.rmtree(tmp_path / "events")
+    written(tmp_path / "events", 1)
+    assert offsets(all_events(LogReader(str(tmp_path / "events")))) == list(range(10))
+    shutil.rmtree(tmp_path / "events")
+    (tmp_path / "events.reserved.json").write_text("[" * 100_000)
+    written(tmp_path / "events", 1)
+    assert offsets(all_events(LogReader(str(tmp_path / "events")))) == list(range(10))
+
+
 # -- torn tails, and damage (fuzz/event_log.py does this and much more at random)
 
 
@@ -132,6 +200,15 @@ def killed(path: Path, blocks: int = 5, boot: str | None = "monday") -> list[int
         ends.append(writer._size)
     writer._let_go()  # a kill -9: no close
     return ends
+
+
+def foreign(block: bytes) -> bytes:
+    """It, in a format that is to come."""
+    made = bytearray(block)
+    made[4] = 4
+    made[12:16] = bytes(4)
+    made[12:16] = zlib.crc32(made).to_bytes(4, "little")
+    return bytes(made)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -305,6 +382,55 @@ def test_a_format_that_is_not_known_is_refused_by_name_and_untouched(tmp_path: P
     for use in (LogReader, lambda path: Writer(path, NODE)):
         with pytest.raises(ValueError, match=r"log\.json: the log has format 2, this program"):
             use(str(tmp_path))
+
+
+@pytest.mark.parametrize("boot", ["monday", None], ids=["copied", "here"])
+def test_blocks_of_a_format_that_is_not_known_are_no_torn_tail(
+    tmp_path: Path, boot: str | None
+) -> None:
+    """A log that had been copied to where an older program reads ended before them, silently."""
+    ends = killed(tmp_path, boot=boot)
+    data = bytearray(segment(tmp_path).read_bytes())
+    for base, end in ((ends[3], ends[4]), (ends[4], ends[5])):
+        data[base:end] = foreign(data[base:end])
+    segment(tmp_path).write_bytes(data)
+    log = LogReader(str(tmp_path))
+    for _ in range(2):
+        assert log.bounds()[NODE].latest == 50
+    with pytest.raises(DataLoss, match=r"events 30 to 49 .*\(20 events; .*format 4, this program"):
+        all_events(log)
+    segment(tmp_path).write_bytes(data[: ends[5] - 1])  # the last one was being written
+    assert LogReader(str(tmp_path)).bounds()[NODE].latest == (40 if boot else 50)
+
+
+def test_a_payload_that_looks_like_a_block_of_another_format_is_none(tmp_path: Path) -> None:
+    """The broker did not start, where the block with it was damaged: a client had chosen that."""
+    writer = Writer(str(tmp_path), NODE)
+    looks = b"MQEB" + bytes([38, 0, 0, 0, 2, 0, 0, 0]) + bytes(54)
+    writer.write([block(0, 1, payload=looks + b"MQEB")])
+    fill(writer, 1)
+    writer._let_go()
+    assert looks in segment(tmp_path).read_bytes()
+    data = bytearray(segment(tmp_path).read_bytes())
+    data[0] ^= 1
+    segment(tmp_path).write_bytes(data)
+    Writer(str(tmp_path), NODE).close()
+    lost, *others = all_events(LogReader(str(tmp_path)))
+    assert lost.event == "log.gap" and offsets(others)[:10] == list(range(1, 11))
+
+
+def test_a_reader_that_runs_finds_a_format_that_is_not_known_in_place_of_a_block(
+    tmp_path: Path,
+) -> None:
+    ends = killed(tmp_path)
+    log = LogReader(str(tmp_path))
+    log.bounds()
+    data = bytearray(segment(tmp_path).read_bytes())
+    data[ends[-2] :] = foreign(data[ends[-2] :])
+    segment(tmp_path).write_bytes(data + b"MQEB and more")
+    log.bounds()
+    with pytest.raises(DataLoss, match=r"events 40 to 49 "):
+        list(events(log, NODE, 0, 50))
 
 
 def test_what_has_the_name_of_a_segment_and_is_no_file_is_passed_over(tmp_path: Path) -> None:
@@ -807,3 +933,41 @@ def test_workers_that_start_together_make_one_log(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == [LOG_FILE, "w0", "w1", "w2", "w3"]
     for writer in writers:
         writer.close()
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_a_log_that_is_taken_away_while_it_is_written_to_takes_nothing_more(
+    tmp_path: Path, other: bool
+) -> None:
+    """Events went into files without a name, or as segments into the log of another writer."""
+    log = tmp_path / "log"
+    writer = Writer(str(log), NODE, segment_bytes=2000)
+    fill(writer, 5)
+    shutil.rmtree(log)
+    written(log, 2, node=NODE) if other else None
+    before = {path: path.read_bytes() for path in log.rglob("*") if path.is_file()}
+    told = "another event log is in the place" if other else "was taken away .* reload spark"
+    for _ in range(2):
+        with pytest.raises(OSError, match=told):
+            fill(writer, 1)
+        with pytest.raises(OSError, match=told):
+            writer.clean_up()
+    assert writer.next == 50
+    with pytest.raises(OSError, match=told):
+        writer.close()
+    assert {path: path.read_bytes() for path in log.rglob("*") if path.is_file()} == before
+    written(log, 1)
+    assert len(all_events(LogReader(str(log)))) == (30 if other else 10)
+
+
+def test_a_segment_that_is_taken_away_is_followed_by_another_one(tmp_path: Path) -> None:
+    """What came until the next look every few seconds went with it."""
+    writer = Writer(str(tmp_path), NODE)
+    fill(writer, 1)
+    segment(tmp_path).unlink()
+    fill(writer, 2)
+    writer.close()
+    with pytest.raises(DataLoss, match="events 0 to 9 of node mqttd"):
+        all_events(LogReader(str(tmp_path)))
+    found = list(events(LogReader(str(tmp_path)), NODE, 10, 30))
+    assert offsets(found) == list(range(10, 30))

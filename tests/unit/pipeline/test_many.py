@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mqttd.pipeline.log.groups import groups
+from mqttd.pipeline.log.groups import groups, readers
 from mqttd.pipeline.log.many import ManyLogs, knows
 from mqttd.pipeline.log.pull import Away, PullError, PullReader
 from mqttd.pipeline.log.reader import Bounds, DataLoss, LogReader
@@ -113,11 +113,14 @@ def test_one_that_was_made_anew_is_read_anew_and_no_other(tmp_path: Path, name: 
     shutil.rmtree(tmp_path / "b")
     written(tmp_path / "b", 2, node=name)
     written(tmp_path / "c", 1, node="c")
-    with pytest.raises(DataLoss, match="the event log was made anew"):
+    told = {"b": "the event log of node b was made anew, .* Look at path"}
+    with pytest.raises(
+        DataLoss, match=told.get(name, "is missing from .* that of node b, with log")
+    ):
         stream(Path(several), **options).latestOffset(end, limit)
     reader = stream(Path(several), failOnDataLoss="false", **options)
     after = reader.latestOffset(end, limit)
-    assert after["nodes"] == {"a": 30, name: 20, "c": 40}
+    assert after["nodes"] == {"a": 30, "b": 30, "c": 40} | {name: 20}
     wanted = {name: [*range(20)], "c": [*range(30, 40)]}
     assert by_node(rows(reader, reader.partitions(end, after))) == wanted
     assert reader.latestOffset(after, limit) == after
@@ -130,10 +133,48 @@ def test_one_that_was_made_anew_is_read_anew_and_no_other(tmp_path: Path, name: 
 
 def test_names_that_occur_twice_are_told(tmp_path: Path) -> None:
     one, other = written(tmp_path / "1", 1), written(tmp_path / "2", 1)
-    with pytest.raises(ValueError, match="two of the logs have a node 'mqttd'"):
+    with pytest.raises(ValueError, match=f"two of the logs have a node 'mqttd', {one} and {other}"):
         batch(Path(f"{one};{other}")).partitions()
-    with pytest.raises(ValueError, match="named twice"):
+    with pytest.raises(ValueError, match=f"named twice in path or url: {one} and {one} have log"):
         batch(Path(f"{one};{one}")).partitions()
+    # A broker whose data directory was copied from another one.
+    copy = shutil.copytree(one, tmp_path / "copy")
+    with pytest.raises(ValueError, match=f"{one} and {copy} have log .* give it its own"):
+        batch(Path(f"{one};{other};{copy}")).partitions()
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_one_that_is_put_back_into_the_list_goes_on_or_is_told_with_its_new_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], anew: bool
+) -> None:
+    """Of a log that was begun meanwhile so many events as had been read before were left out."""
+    several = fleet(tmp_path, "a", "b", "c")
+    options = {"startingOffsets": "earliest", "events": "message.publish", "groupId": "g"}
+    reader = stream(Path(several), **options)
+    limit = reader.getDefaultReadLimit()
+    end = reader.latestOffset(reader.initialOffset(), limit)
+    shorter = f"{tmp_path / 'a'};{tmp_path / 'c'}"
+    reader = stream(Path(shorter), failOnDataLoss="false", **options)
+    without = reader.latestOffset(end, limit)
+    for _ in range(9):
+        assert reader.latestOffset(without, limit) == without
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1 and "a broker is missing from the list" in said[0]
+    reader.commit(without)  # the others hear of their group
+    assert reader._name in {name for _, name in readers(str(tmp_path / "c"))}
+    if anew:
+        shutil.rmtree(tmp_path / "b")
+    written(tmp_path / "b", 5, node="b")
+    if anew:
+        with pytest.raises(DataLoss, match="the event log of node b was made anew"):
+            stream(Path(several), **options).latestOffset(without, limit)
+    reader = stream(Path(several), failOnDataLoss="false", **options)
+    after = reader.latestOffset(without, limit)
+    wanted = {"b": [*range(50)] if anew else [*range(30, 80)]}
+    capsys.readouterr()
+    assert by_node(rows(reader, reader.partitions(without, after))) == wanted
+    assert not capsys.readouterr().err  # it was told when the batch was planned
+    assert stream(Path(several), **options).latestOffset(after, limit) == after
 
 
 def test_whose_offsets_are_known() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from mqttd.pipeline.log.background import Background
+from mqttd.pipeline.log import background
+from mqttd.pipeline.log.background import Background, Parts
 from mqttd.pipeline.log.blocks import encode_gap, is_loose
 from mqttd.pipeline.log.files import segments_in
 from mqttd.pipeline.log.merge import Held, main, merge, worth
@@ -16,6 +17,7 @@ from mqttd.pipeline.log.packed import pack, parts, taken_of
 from mqttd.pipeline.log.reader import LogReader, events, runs_of, salvage
 from mqttd.pipeline.log.writer import Encoded, Writer
 from mqttd.pipeline.log.zstd import zstd
+from tests.support.waiting import until
 from tests.unit.pipeline.logs import NODE, all_events, fill, row
 
 SMALL = 7
@@ -233,7 +235,8 @@ def test_14_payloads_that_were_left_are_compressed_when_their_segment_is_finishe
 
 
 @pytest.mark.parametrize(
-    ("sizes", "wanted"), [((1100,), True), ((500,), False), ((1100, 1000, 1000, 1000), True)]
+    ("sizes", "wanted"),
+    [((1100,), True), ((250,), False), ((1100, *[250] * 12), True)],
 )
 def test_14_the_writer_knows_of_payloads_that_were_left(
     tmp_path: Path, sizes: tuple[int, ...], wanted: bool
@@ -247,6 +250,76 @@ def test_14_the_writer_knows_of_payloads_that_were_left(
     (held,) = said
     assert held.worth is wanted is worth(name)
     assert held.loose > 1_000_000 if wanted else held.loose == 0
+    writer.close()
+
+
+@pytest.mark.parametrize("megabytes", [1, 5])
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("long", [False, True])
+def test_14_the_newest_segment_is_closed_in_a_quiet_moment_where_payloads_were_left(
+    tmp_path: Path, megabytes: int, again: bool, long: bool
+) -> None:
+    """Many at once, few when nothing follows them; also of a log that was closed before that."""
+    writer = loose(tmp_path, (1100,) * megabytes)
+    if again:
+        writer.close()
+        writer = Writer(str(tmp_path), NODE, 1 << 30, 1e12, boot="1")
+    writer.rest(long)
+    assert len(segments_in(writer.folder)) == (2 if long or megabytes > 4 else 1)
+    writer.rest(long)  # nothing was left in the next one
+    assert len(segments_in(writer.folder)) <= 2
+    writer.close()
+
+
+def test_14_a_segment_stays_open_in_a_quiet_moment_where_nothing_was_left(tmp_path: Path) -> None:
+    writer = loose(tmp_path, (250, 250, 250))
+    writer.rest(True)
+    assert len(segments_in(writer.folder)) == 1
+    writer.close()
+
+
+def done(work: Background | Parts) -> None:
+    """Until no child is needed any more."""
+
+    def ended() -> bool:
+        work.step()
+        return not work.busy
+
+    until(ended)
+
+
+@pytest.mark.parametrize("archive", [False, True])
+def test_14_what_was_left_of_a_worker_that_is_there_no_longer_is_done_by_the_first_one(
+    tmp_path: Path, archive: bool
+) -> None:
+    """Its newest segment is merged, and not archived: the worker may come back."""
+    gone = loose(tmp_path)
+    finish(gone)
+    gone.segment_bytes = 1 << 30
+    for one in (1100, 1100):
+        rows = [row(gone.next + i, payload=os.urandom(500).hex().encode()) for i in range(one)]
+        data = b"".join(parts(taken_of(rows), gone.next, 1, zstd(), zstd(), True))
+        gone.write([Encoded(gone.next, one, data, loose=True)])
+    writer = Writer(str(tmp_path), "n2", boot="1")
+    url = (tmp_path / "far").as_uri() if archive else ""
+    told: list[str] = []
+    work = Parts(
+        Background(writer.folder, "zstd", told.append, url, writer.log),
+        [Background(gone.folder, "zstd", told.append, url, writer.log, written=False)],
+    )
+    before = all_events(LogReader(str(tmp_path)))
+    assert len(before) == 4400
+    done(work)  # it is there
+    assert (work.merged, work.archived) == (0, 0)
+    gone.close()
+    done(work)
+    assert (work.merged, work.archived, work.waiting, told) == (2, int(archive), 0, [])
+    assert all_events(LogReader(str(tmp_path))) == before
+    assert not any(worth(os.path.join(gone.folder, one)) for one in segments_in(gone.folder))
+    work.stop()
+    back = Writer(str(tmp_path), NODE, boot="1")  # it comes back, and goes on
+    assert (back.next, back.damage) == (4400, "")
+    back.close()
     writer.close()
 
 
@@ -291,3 +364,20 @@ def test_a_child_that_fails_is_told(tmp_path: Path, status: int) -> None:
     segment.unlink()  # retention was quicker: nothing is wrong
     work._finish(status)
     assert len(told) == 1
+
+
+def test_what_could_not_be_merged_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a disk that was full; and then it is told that it is well again."""
+    writer = loose(tmp_path)
+    name = finish(writer)
+    told: list[str] = []
+    work = Background(writer.folder, "zstd", told.append)
+    monkeypatch.setattr(background, "MERGE_AGAIN", 0.0)
+    os.symlink("/dev/full", f"{name}.merged")
+    done(work)
+    why, well = told
+    assert "could not be merged" in why and "No space left on device" in why and well == ""
+    assert work.merged == 1 and not worth(name)
+    writer.close()

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from mqttd.pipeline.log.writer import Writer
 from mqttd.pipeline.spark import progress
@@ -30,6 +31,39 @@ def test_description_and_metrics_stand_where_spark_has_them() -> None:
     found = told(latestOffset=latest, endOffset=END, numInputRows=5)
     assert found["description"] == "mqttd[/log]" and found["latestOffset"] == END
     assert found["metrics"] == {"offsetsBehindLatest": "0", "bytes": "70", "rows": "5"}
+
+
+def test_spark_connect_gives_offsets_as_text() -> None:
+    """A progress as Spark 4.3 gave it, where metrics were {} and the description that of Java."""
+    source = {
+        "description": "org.apache.spark.sql.execution.PythonMicroBatchStream@2d181343",
+        "startOffset": None,
+        "endOffset": '{"log": "3bf8", "nodes": {"mqttd": 200}}',
+        "latestOffset": '{"log": "3bf8", "nodes": {"mqttd": 200}, "source": "mqttd[/tmp/log]",'
+        ' "offsetsBehindLatest": 0, "bytes": 11832}',
+        "numInputRows": 200, "inputRowsPerSecond": 0.0, "processedRowsPerSecond": 11.1,
+        "metrics": {},
+    }  # fmt: skip
+    given = {
+        "id": "a4fd08c1-877e-4d82-ade2-8baa87d0f9eb",
+        "runId": "758dfa90-60c1-4ce7-b00a-c0c01a5a7286",
+        "name": None, "timestamp": "2026-11-29T13:34:57.230Z", "batchId": 0, "batchDuration": 17976,
+        "durationMs": {}, "eventTime": {}, "stateOperators": [], "sources": [source],
+        "sink": {"description": "NoopTable", "numOutputRows": 200, "metrics": {}},
+        "observedMetrics": {},
+    }  # fmt: skip
+    for last in (StreamingQueryProgress.fromJson(given), SimpleNamespace(json=json.dumps(given))):
+        found = progress(SimpleNamespace(lastProgress=last))
+        assert found is not None
+        assert found["sources"][0] == {
+            **source, "description": "mqttd[/tmp/log]",
+            "endOffset": {"log": "3bf8", "nodes": {"mqttd": 200}},
+            "latestOffset": {"log": "3bf8", "nodes": {"mqttd": 200}},
+            "metrics": {"offsetsBehindLatest": "0", "bytes": "11832", "rows": "200"},
+        }  # fmt: skip
+    assert told(latestOffset="a text", endOffset="{") == {
+        "description": "Python@1", "latestOffset": "a text", "endOffset": "{",
+    }  # fmt: skip
 
 
 def test_a_batch_that_is_run_again_tells_its_rows() -> None:

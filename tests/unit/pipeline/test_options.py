@@ -106,6 +106,8 @@ def test_positions(text: str, position: object) -> None:
             {"path": "a", "assign": "{}"},
             "'assign'; that is one of Spark's Kafka source, and here a",
         ),
+        ({"paths": '["a", "b"]'}, "'paths'; several logs are one path, with semicolons between"),
+        ({"path": "a", "startingoffsetsbytimestamp": "1"}, "option 'startingOffsetsByTimestamp'"),
         ({"path": "a", "Kafka.Bootstrap.Servers": "b:9092"}, "and here path or url says"),
         ({"path": "a", "columns": "topc,qos"}, "user_properties; did you mean topic"),
         ({"path": "a", "columns": "key,value"}, "user_properties; did you mean client_id"),
@@ -267,3 +269,10 @@ def test_what_kafkas_sink_calls_otherwise_is_told(
     rows = StructType().add("topic", "string").add(columns, "string")
     with pytest.raises(ValueError, match=told):
         read_sink_options(options, rows)
+
+
+def test_a_file_with_a_password_that_is_not_there_is_told_by_its_option() -> None:
+    rows = StructType().add("topic", "string").add("payload", "string")
+    found = read_sink_options({"broker": "b", "passwordFile": "/no/such"}, rows)
+    with pytest.raises(ValueError, match=r"option passwordFile = '/no/such': No such .* executor"):
+        found.client()

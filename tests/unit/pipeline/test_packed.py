@@ -124,7 +124,8 @@ def test_14_payloads_that_become_next_to_nothing_are_not_left() -> None:
 
 
 @pytest.mark.parametrize(
-    ("payloads", "left"), [(text(16), True), (text(15), False), (noise(16), False)]
+    ("payloads", "left"),
+    [(text(16), True), (text(4), True), (text(3), False), (noise(4), False), (noise(16), False)],
 )
 def test_14_many_payloads_can_be_left_for_later(payloads: list[bytes], left: bool) -> None:
     made = parts(in_pieces(payloads), 7, 3, zstd(), quick := Counting(), loose=True)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 
+from mqttd.broker.ground.alarms import Alarms
 from mqttd.codec.packets import Puback, Publish, Pubrec, Pubrel, Subscription
 from mqttd.pipeline.log.reader import LogReader
 from mqttd.pipeline.log.schema import Event
@@ -26,6 +27,7 @@ from mqttd_plugins.spark.config import SparkConfig
 from mqttd_plugins.spark.exporter import chosen_events
 from mqttd_plugins.spark.plugin import left_nodes, log_node, log_path
 from tests.unit.pipeline.logs import written
+from tests.unit.pipeline.test_log import foreign
 
 DEADLINE = 30.0
 
@@ -465,6 +467,32 @@ def test_on_a_full_disk_drop_goes_on_and_leaves_a_gap(node: Node) -> None:
     assert node.loaded.plugin.log is None
 
 
+def test_14_how_many_events_were_lost_is_named_exactly(node: Node) -> None:
+    alarms = Alarms()
+    node.hooks.alarms = alarms
+    node.export(events=["message.publish"], queue_bytes=1 << 16)
+    alice = node.connect("alice")
+    total = 0
+    for _ in range(2):
+        before = node.log.dropped
+        full(node, True)
+        for _ in range(3):
+            for i in range(1000):
+                alice.send(Publish("a", b"%200d" % i))
+            node.advance(0.25)
+        node.until(lambda: node.log.failing)
+        full(node, False)
+        node.until(lambda: not node.log.failing and not node.log.losing)
+        total += node.log.dropped - before
+        assert node.log.dropped > before
+        alarm = [one for one in alarms.past() if one.name == "plugin.spark.overflow"][-1]
+        text = f"the disk does not follow: {node.log.dropped - before} events were lost"
+        assert alarm.text == text + (f", {total} since the start" if before else "")
+    assert len([one for one in alarms.past() if one.name == "plugin.spark.overflow"]) == 2
+    node.written()
+    assert sum(one.lost for one in node.exported() if one.event == "log.gap") == total
+
+
 def test_block_stops_reading_from_publishers_until_there_is_room(node: Node) -> None:
     node.export(events=["message.publish"], overflow="block", queue_bytes=1 << 16)
     alice = node.connect("alice")
@@ -581,6 +609,15 @@ def test_events_that_are_none_are_told() -> None:
     with pytest.raises(ValueError, match="'message.published' is no event; there are: client.con"):
         chosen_events(("message.published",))
     assert chosen_events(("session.c*",)) == ["session.created"]
+
+
+def test_a_log_of_a_newer_format_is_told_in_a_line(node: Node) -> None:
+    """What is no PluginError is told with a traceback first."""
+    written(node.path, 1, node="memory")
+    (found,) = (node.path / "memory").glob("*.events")
+    found.write_bytes(foreign(found.read_bytes()))
+    with pytest.raises(PluginError, match=r"^the event log: .*: at byte 0 is a block of a format"):
+        node.export()
 
 
 @pytest.mark.parametrize(

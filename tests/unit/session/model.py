@@ -41,6 +41,7 @@ from mqttd.codec.packets import (
 from mqttd.codec.serializer import serialize
 from mqttd.codec.topic import match
 from mqttd.session.ground.settings import Settings
+from tests.support import sizes
 from tests.support.account import audit
 from tests.support.memory import MemoryBroker, MemoryClient
 
@@ -54,6 +55,10 @@ MAX_QUEUE = 5
 #: Messages that one client may have unfinished towards the broker.
 MAX_IDS = 6
 EXPIRY = 1000
+#: Packet ids of clients, the first that is free: few, so that they recur.
+IDS = [*sizes.PACKET_IDS, *range(3, 40)]
+#: Remaining lengths of messages in turn; 0: what a number takes.
+SIZES = [0, 126, 0, 127, 16_383, 0, 128, 0, 125, 16_384, 0]
 
 
 @dataclass
@@ -126,7 +131,7 @@ class Client:
 
     def free_id(self) -> int:
         """A packet id that nothing on this connection stands for; few, so that they recur."""
-        for packet_id in range(1, 40):
+        for packet_id in IDS:
             if not self.waiting[packet_id] and packet_id not in self.outgoing:
                 return packet_id
         raise AssertionError("a client has no packet id left")
@@ -143,7 +148,7 @@ class World:
         self.node = started()
         self.clients = [Client(i) for i in range(CLIENTS)]
         self.sessions: list[ModelSession | None] = [None] * CLIENTS
-        #: Messages so far; the number is the payload.
+        #: Messages so far; each payload begins with the number.
         self.count = 0
         #: Times that the broker accepted something, for the order.
         self.accepted = 0
@@ -279,6 +284,11 @@ class World:
         packet_id = client.free_id() if qos else 0
         self.count += 1
         payload = b"%d" % self.count
+        size = SIZES[self.count % len(SIZES)]
+        if size:
+            payload = sizes.fill(
+                lambda load: serialize(Publish(topic, load, qos, packet_id=1), 4), size, payload
+            )
         packet = Publish(topic, payload, qos, packet_id=packet_id)
         if qos:
             client.outgoing[packet_id] = packet

@@ -54,11 +54,13 @@ from mqttd.session.channel.listener import Listener
 from mqttd.session.ground.message import Message
 from mqttd.session.ground.settings import Settings
 from mqttd.types import OK, STOP, HookResult
+from tests.support import sizes
 from tests.support.memory import MemoryBroker, MemoryClient
 
 CLIENTS = 4
 
 TOPICS = ["a", "a", "a/b", "a/b", "b", "$x/a"]
+LONG_TOPICS = ["a/" + sizes.text(length - 2) for length in sizes.TEXT_LENGTHS if length > 2]
 FILTERS = ["a", "a/b", "a/#", "+/b", "#", "b", "$x/#", "$share/g/a/#", "$share/h/a"]
 PROPERTIES: list[Properties] = [
     {prop.CONTENT_TYPE: "text"},
@@ -112,16 +114,22 @@ class Story:
     twist: dict[str, Any]
     connects: list[dict[str, Any]]
     steps: list[Step]
+    #: The packet id that the broker gave last to each.
+    last_id: int = 0
 
 
 @st.composite
 def publishes(draw: st.DrawFn) -> list[Packet]:
     """One PUBLISH, a run of them that differ in the payload at most, or a span: in length, too."""
     qos = draw(st.sampled_from([0, 0, 0, 1, 1, 2]))
-    topic = draw(st.sampled_from(TOPICS))
+    topic = draw(st.sampled_from(LONG_TOPICS if draw(st.integers(0, 7)) == 0 else TOPICS))
     properties = None
     if draw(st.integers(0, 2)) == 0:
         properties = dict(draw(st.sampled_from(PROPERTIES)))
+    if draw(st.integers(0, 5)) == 0:
+        # With an expiry, an alias or an identifier beside it the block may be over the border.
+        block = draw(sizes.near(sizes.BORDERS[0]))
+        properties = {**(properties or {}), prop.CORRELATION_DATA: b"c" * (block - 3)}
     if draw(st.integers(0, 4)) == 0:
         properties = dict(properties or {})
         properties[prop.TOPIC_ALIAS] = draw(st.sampled_from([1, 1, 1, 2, 2, 0, 3]))
@@ -129,20 +137,34 @@ def publishes(draw: st.DrawFn) -> list[Packet]:
     retain = draw(st.integers(0, 5)) == 0
     run = draw(st.sampled_from([1, 1, 2, 5]))
     spread = draw(st.sampled_from([0, 0, 1, 130]))
+    remaining = 0
+    if draw(st.integers(0, 2)) == 0:
+        remaining = draw(sizes.near())
+        spread = draw(st.sampled_from([0, 0, 1]))
     made: list[Packet] = []
     for i in range(run):
         payload = draw(st.sampled_from([b"", b"x", b"yz", b"p" * 50]))
         if run > 1:
             payload = b"%03d" % i + b"." * (i % 3 * spread)
-        packet_id = draw(st.integers(1, 6)) if qos else 0
+        packet_id = draw(packet_ids) if qos else 0
         dup = bool(qos) and draw(st.integers(0, 5)) == 0
+        if remaining:
+            payload = sizes.fill(
+                lambda load: serialize(Publish(topic, load, qos, False, False, 1, properties), 5),
+                remaining + i % 3 * spread,
+                payload[:3],
+            )
         made.append(Publish(topic, payload, qos, retain, dup, packet_id, properties))
     return made
 
 
+#: Few, so that they meet; some of those that end where a byte does.
+packet_ids = st.one_of(st.integers(1, 6), st.integers(1, 6), st.sampled_from(sizes.PACKET_IDS))
+
+
 @st.composite
 def subscribes(draw: st.DrawFn) -> list[Packet]:
-    identifier = draw(st.sampled_from([0, 0, 0, 1, 200]))
+    identifier = draw(st.sampled_from([0] * 9 + [200] + sizes.IDENTIFIERS))
     filters = draw(st.lists(st.sampled_from(FILTERS), min_size=1, max_size=3))
     plain = draw(st.booleans())
     asked = [
@@ -163,7 +185,7 @@ def subscribes(draw: st.DrawFn) -> list[Packet]:
 
 @st.composite
 def others(draw: st.DrawFn) -> list[Packet]:
-    packet_id = draw(st.integers(1, 6))
+    packet_id = draw(packet_ids)
     return [
         draw(
             st.sampled_from(
@@ -211,7 +233,9 @@ def connects(draw: st.DrawFn) -> dict[str, Any]:
         if draw(st.integers(0, 3)) == 0:
             properties[prop.TOPIC_ALIAS_MAXIMUM] = draw(st.integers(1, 2))
         if draw(st.integers(0, 3)) == 0:
-            properties[prop.MAXIMUM_PACKET_SIZE] = draw(st.sampled_from([12, 20, 60]))
+            properties[prop.MAXIMUM_PACKET_SIZE] = draw(
+                st.one_of(st.sampled_from([12, 20, 60]), sizes.near())
+            )
         arguments["properties"] = properties or None
     return arguments
 
@@ -227,7 +251,12 @@ def stories(draw: st.DrawFn) -> Story:
             Step(1, "burst", draw(subscribes())),
             *draw(st.lists(steps(), min_size=1, max_size=12)),
         ],
+        draw(last_ids),
     )
+
+
+#: 255 comes next, 65,535 after it, or 1 after the last one.
+last_ids = st.sampled_from([0, 0, 0, 254, 65_533, 65_535])
 
 
 def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
@@ -276,6 +305,8 @@ class Stage:
         self.unanswered: list[list[Packet]] = [[] for _ in range(CLIENTS)]
         self.numbers: list[dict[int, int]] = [{} for _ in range(CLIENTS)]
         self.delivered = [0] * CLIENTS
+        #: Those whose acknowledgements ended a packet of no meaning: it has the path's ids in it.
+        self.swallowing: set[int] = set()
         self.clients = [self._connect(i) for i in range(CLIENTS)]
 
     def _connect(self, i: int, version: int = 0) -> MemoryClient:
@@ -285,7 +316,11 @@ class Stage:
             arguments["clean"] = False
             arguments["properties"] = {prop.SESSION_EXPIRY_INTERVAL: 1000} if version == 5 else None
         self.unanswered[i] = []
-        return self.node.connect(f"client-{i}", **arguments)
+        client = self.node.connect(f"client-{i}", **arguments)
+        session = self.node.session(f"client-{i}")
+        if session is not None and not session.next_id:
+            session.next_id = self.story.last_id
+        return client
 
     def play(self) -> Stage:
         for step in self.story.steps:
@@ -305,6 +340,8 @@ class Stage:
         client = self.clients[step.client]
         if step.kind == "ack":
             waiting = self.unanswered[step.client]
+            if client.channel.rest is not None:
+                self.swallowing.add(step.client)
             packets = waiting[: step.amount]
             del waiting[: step.amount]
         else:
@@ -353,7 +390,8 @@ class Stage:
         found: list[Any] = []
         for i, client in enumerate(self.clients):
             session = self.node.session(f"client-{i}")
-            found.append((client.closed, client.channel.close_reason, session is None))
+            reason = "" if i in self.swallowing else client.channel.close_reason
+            found.append((client.closed, reason, session is None))
             if session is not None:
                 queued = session.queued()
                 found.append(
@@ -383,8 +421,13 @@ def with_numbers(stage: Stage) -> object:
     return stage.packets
 
 
+def with_ids_where_told(stage: Stage) -> object:
+    """Where an id is taken, its receiver may get one that another has got: `last_id` tells."""
+    return with_numbers(stage) if stage.story.last_id else with_bytes(stage)
+
+
 VARIANTS: list[tuple[dict[str, Any], Callable[[Stage], object]]] = [
-    ({"coalesce_runs": False}, with_bytes),
+    ({"coalesce_runs": False}, with_ids_where_told),
     ({"look_ahead": 0}, with_bytes),
     ({"topic_cache_selective": 0}, with_bytes),
     ({"cache_grants": False}, with_bytes),

@@ -13,6 +13,7 @@ from mqttd.codec.packets import Packet, Publish, Subscribe, Subscription
 from mqttd.codec.properties import Properties
 from mqttd.codec.serializer import serialize
 from mqttd.session.routes.route import MISSED, NAMED, SPREAD
+from tests.support import sizes
 from tests.support.memory import MemoryBroker, MemoryClient
 from tests.unit.session.test_differential import (
     CLIENTS,
@@ -21,11 +22,12 @@ from tests.unit.session.test_differential import (
     Step,
     Story,
     connects,
+    last_ids,
     publishes,
     steps,
 )
 
-IDENTIFIERS = [0, 1, 2, 127, 128, 300, 20_000]
+IDENTIFIERS = [0, 2, 300, *sizes.IDENTIFIERS]
 #: All of them match `a/b`, most `a`.
 FILTERS = ["a", "a/b", "a/#", "+/b", "#"]
 TWISTS: list[dict[str, Any]] = [
@@ -67,6 +69,7 @@ def stories(draw: st.DrawFn) -> Story:
                 for _ in range(draw(st.integers(1, 8)))
             ),
         ],
+        draw(last_ids),
     )
 
 
@@ -185,3 +188,28 @@ def test_nobody_is_missed_by_identifiers() -> None:
     properties: Properties = {prop.SUBSCRIPTION_IDENTIFIER: [7]}
     reader.send(Subscribe(1, [Subscription("a", 0, no_local=True)], properties))
     assert router.of("a").gear == SPREAD | MISSED
+
+
+@pytest.mark.parametrize("size", range(112, 130))
+def test_a_packet_id_is_written_where_it_stands(size: int) -> None:
+    """An identifier made some heads longer by a byte: others had it written into their topic."""
+    node = MemoryBroker()
+    readers = []
+    for n, identifier in enumerate([0, 300, 0, 300, 0, 300, 0, 300]):
+        client = node.connect(f"reader-{n}", version=5)
+        properties: Properties = {prop.SUBSCRIPTION_IDENTIFIER: [identifier]} if identifier else {}
+        client.send(Subscribe(1, [Subscription("a", 1)], properties))
+        client.read()
+        readers.append((client, identifier))
+    payload = b"x" * size
+    for sender in ("one", "two"):  # the second has to get another id: the first is in flight
+        client = node.connect(sender, version=5)
+        client.send(Publish("a", payload, 1, packet_id=7))
+        client.read()
+    for client, identifier in readers:
+        found = client.published()
+        assert [(each.topic, each.payload) for each in found] == [("a", payload)] * 2
+        assert len({each.packet_id for each in found}) == 2
+        for each in found:
+            given = (each.properties or {}).get(prop.SUBSCRIPTION_IDENTIFIER, [])
+            assert given == ([identifier] if identifier else [])

@@ -12,8 +12,11 @@ from mqttd.broker.routing import walks
 from mqttd.codec.packets import Puback, Publish, Subscribe, Subscription, Unsubscribe
 from mqttd.codec.serializer import serialize
 from mqttd.codec.topic import match
+from mqttd.pipeline.log.columns import Columns
+from mqttd.pipeline.log.decode import decode_block
+from mqttd.pipeline.log.packed import pack
 from mqttd.session.channel.listener import Listener
-from mqttd.session.routes.route import HELD
+from mqttd.session.routes.route import HELD, HOOKED, MISSED, NOTED, RECORDED, STUCK, TOLD
 from tests.support.memory import MemoryBroker, MemoryClient
 
 WORDS = ["a", "b", "c", "", "$x", "ü"]
@@ -279,6 +282,65 @@ def test_topics_that_need_more_than_their_bytes_are_looked_up(bench: Bench) -> N
     bench.router.gears.forget("somebody")
     bench.router.all_changed()
     assert bench.leads("a/b")
+
+
+def test_14_topics_that_are_all_kept_are_led(bench: Bench) -> None:
+    bench.subscriber("reader", "#")
+    gears = bench.router.gears
+    for gear, leads in ((NOTED, True), (RECORDED, True), (MISSED, True), (HELD, True),
+                        (HOOKED, False), (STUCK, False), (TOLD, False)):  # fmt: skip
+        gears.ask("somebody", gear, None)
+        bench.router.all_changed()
+        assert bench.leads("a/b") is leads
+    gears.forget("somebody")
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(st.lists(st.sampled_from([0, 1, 2]), max_size=2), max_size=3),
+    st.lists(
+        st.tuples(st.lists(placed, min_size=2, max_size=6), st.integers(0, 2)),
+        min_size=1,
+        max_size=4,
+    ),
+)
+def test_14_what_is_kept_of_them_is_what_a_look_up_keeps(
+    readers: list[list[int]], chunks: list[tuple[list[str], int]]
+) -> None:
+    found = []
+    for look_ahead in (0, 1 << 30):
+        bench = Bench()
+        bench.broker.settings.look_ahead = look_ahead
+        columns = Columns(100_000, lambda: None, lambda: None)
+        bench.broker.broker.add_notes(columns)
+        bench.broker.broker.add_deliveries(columns, True, True, None, True, True)
+        for number, which in enumerate(readers):
+            names = [("#", "a/+", "a/b/#")[one] for one in which]
+            bench.subscriber(f"reader {number}", *names)
+        for names, qos in chunks:
+            bench.publish(*names, qos=qos)
+        kept = list(decode_block(pack(columns.take(), 0), "n")) if columns.count else []
+        found.append([(*one[2:4], *one[5:14]) for one in kept])
+    assert found[0] == found[1]
+
+
+def test_14_of_what_is_kept_no_topic_is_looked_up_that_a_stem_serves(bench: Bench) -> None:
+    columns = Columns(100_000, lambda: None, lambda: None)
+    bench.broker.broker.add_notes(columns)
+    bench.broker.broker.add_deliveries(columns, True, True, None, True, True)
+    bench.subscriber("reader", "a/#")
+    bench.publish("a/1", "a/2", "b/1")  # asks who the sender is
+    before = len(bench.router.table)
+    columns.take()
+    bench.publish("a/3", "a/4", "b/2", "a/3", qos=1)
+    assert len(bench.router.table) == before
+    events = list(decode_block(pack(columns.take(), 0), "n"))
+    assert [(one.event, one.topic) for one in events if one.client_id == "sender"] == [
+        ("message.publish", "a/3"), ("message.publish", "a/4"), ("message.publish", "b/2"),
+        ("message.publish", "a/3"), ("message.dropped", "b/2"),
+    ]  # fmt: skip
+    told = [one.topic for one in events if one.event == "message.delivered"]
+    assert told == ["a/3", "a/4", "a/3"]
 
 
 def test_groups_and_identifiers_are_looked_up(bench: Bench) -> None:

@@ -325,6 +325,26 @@ def test_what_cannot_be_read_again_is_dropped_and_counted(kept: Kept) -> None:
     weigh(kept)
 
 
+def test_a_payload_that_the_disk_has_changed_is_nobodys_and_the_others_are_as_sent(
+    kept: Kept,
+) -> None:
+    """It was delivered as it came from the disk: under another topic, or as no packet at all."""
+    asked = lay_apart(kept)
+    away(kept)
+    send(kept, 100)
+    block, data = kept.base.execute(
+        "SELECT id, data FROM block WHERE length(data) > 6000"
+    ).fetchone()
+    changed = bytearray(data)
+    changed[len(data) // 3] ^= 1
+    kept.base.execute("UPDATE block SET data = ? WHERE id = ?", (bytes(changed), block))
+    found = drained(kept, asked)
+    assert 0 < kept.journal.unreadable < 100 and len(found) == 100 - kept.journal.unreadable
+    assert set(numbers(found)) < set(range(1, 101)) and numbers(found) == sorted(numbers(found))
+    assert all(one.topic == "t/x" and one.payload[6:] == bytes(100) for one in found)
+    weigh(kept)
+
+
 def test_a_session_that_is_to_end_with_its_connection_gets_its_queue_first(kept: Kept) -> None:
     """It would be in the file no more; after a restart it is not there."""
     asked = lay_apart(kept)

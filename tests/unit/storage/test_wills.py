@@ -230,3 +230,22 @@ def test_who_is_back_before_its_will_has_it_published_first(kept: Kept, tmp_path
     again.settle()
     assert sorted(wills(again)) == sorted([brief, stays])
     again.base.close()
+
+
+def test_a_will_is_not_published_before_its_time(kept: Kept, tmp_path: Path) -> None:
+    """The store says in whole seconds since when its client is away: here since 1000.9."""
+    kept.journal.seconds = lambda: 1000
+    willed(kept, "c", 1, 1000, 5).drop()
+    kept.node.broker.perform()
+    kept.journal.release_all()
+    kept.settle()
+    kept.base.close()
+    again = make(tmp_path)
+    again.journal.seconds = lambda: 1005
+    restore(again.node.broker, again.journal, again.base, read(again.base, again.ledger))
+    again.settle()
+    assert again.node.broker.metrics.wills_published == 0
+    again.node.advance(1_500)
+    again.settle()
+    assert again.node.broker.metrics.wills_published == 1
+    again.base.close()

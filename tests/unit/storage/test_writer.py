@@ -19,6 +19,7 @@ from mqttd.storage.database import (
     connect,
 )
 from mqttd.storage.ledger import MESSAGE3, Ledger
+from mqttd.storage.sums import sealed
 from mqttd.storage.tools import backup
 from mqttd.storage.writer import Reading, Stopped, Writer, read, write
 
@@ -127,7 +128,7 @@ def test_a_large_group_is_written_in_pieces_and_is_the_same(tmp_path: Path) -> N
     assert group is not None and group.size > 800_000
     write(base, group)
     stored = base.execute("SELECT data FROM block").fetchone()[0]
-    assert stored == b"".join(told)
+    assert stored == sealed(b"".join(told))
     for number, data in zip(numbers, told, strict=True):
         place = ledger.place(number)
         assert place is not None

@@ -104,7 +104,7 @@ class Member:
         self.table = table
         self.taken: Taken = lambda client_id, epoch: None
 
-    def claim(self, client_id: str, principal: str | None) -> Claim | Deferred[Claim]:
+    def claim(self, client_id: str, principal: str | None, lasts: bool) -> Claim | Deferred[Claim]:
         owner = self.table.owners.get(client_id)
         if owner is not None and owner[2] != principal:
             raise PermissionError(client_id)

@@ -208,3 +208,18 @@ def test_newcomers_that_bring_much_are_let_in_and_read_from_in_their_turn(broker
     while broker.dear() < 21 and patience.left():
         broker.engine.doRead()
     assert broker.dear() == 21
+
+
+def test_the_place_of_who_is_gone_is_nobodys() -> None:
+    """The next connection with its descriptor stood where it had stood, in a line of thousands."""
+    costly = Costly()
+    for fd in (1, 2, 3):
+        costly.known[fd] = ("a", 10)
+        assert costly.join(fd, 10)
+    costly.gone(1)
+    assert len(costly) == 2 and 1 not in costly.waiting
+    assert [costly.next(costly.line, 15) for _ in range(3)] == [-1, 2, 3]
+    costly.known[4] = ("a", 10)
+    assert costly.join(4, 10)
+    costly.gone(4)
+    assert not len(costly) and not len(costly.line)

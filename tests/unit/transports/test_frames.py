@@ -17,6 +17,7 @@ from mqttd.transports.frames import (
     unmask_long,
     valid_close,
 )
+from tests.support import sizes
 from tests.support.doors import frame
 
 
@@ -30,8 +31,12 @@ def test_the_payload_of_binary_frames_comes_out() -> None:
     assert (taker.answer, taker.ended) == (b"", "")
 
 
+#: Around the largest length of a frame of one byte, of two; and those of an MQTT packet.
+frames = sizes.near(125, 65_535, *sizes.BORDERS[:2]).map(bytes)
+
+
 @given(
-    st.lists(st.binary(max_size=300), max_size=8),
+    st.lists(st.binary(max_size=300) | frames, max_size=8),
     st.integers(min_value=0, max_value=2**32 - 1),
     st.randoms(use_true_random=False),
 )

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from socket import SO_LINGER, SOL_SOCKET, socket, socketpair
+from unittest import mock
 
 import pytest
 from hypothesis import given
@@ -84,6 +85,7 @@ class Site:
         self.node = MemoryBroker()
         self.engine = Engine(self.node.broker)
         self.make = make
+        self.clock = time.monotonic_ns()  # stands: a machine that pauses is no peer that is silent
         self.pair = socketpair()
         self.port = Port("ssl:door", self.pair[0], 0, None, most, TIMEOUT)
         self.peers: list[Peer] = []
@@ -105,21 +107,23 @@ class Site:
             far.sendall(said)
         return peer
 
+    def _turn_once(self) -> None:
+        now = self.node.broker.now
+        with mock.patch.object(time, "monotonic_ns", lambda: self.clock):
+            self.engine.doRead()
+        self.node.broker.now = now  # the clock is turned by hand
+
     def turn(self) -> None:
         """Turns of the engine until all is done that can be done."""
         for _ in range(5 + len(self.peers)):
-            now = self.node.broker.now
-            self.engine.doRead()
-            self.node.broker.now = now  # the clock is turned by hand
+            self._turn_once()
             begun = sum(peer.begun for peer in self.peers)
             assert begun <= self.port.handshakes <= (self.port.max_handshakes or 1_000)
 
     def turn_freely(self) -> None:
         """As `turn`, where some go on without a place."""
         for _ in range(5 + len(self.peers)):
-            now = self.node.broker.now
-            self.engine.doRead()
-            self.node.broker.now = now
+            self._turn_once()
             assert self.port.handshakes <= self.port.max_handshakes
 
     def begun(self) -> list[bool]:

@@ -115,6 +115,8 @@ def test_who_has_sent_what_nobody_read_is_not_silent(halls: list[Hall]) -> None:
     assert hall.lobby.make_room("", 5000)
     assert (speaks.state == CLOSED, silent.state == CLOSED) == (False, True)
     assert not hall.lobby.make_room("", 5000)
+    # Found once, and not for each of the next ones that want to connect.
+    assert [since for since, _ in hall.lobby.strangers.values()] == [5000]
 
 
 def test_proxies_who_have_named_nobody_have_no_limit_and_move(halls: list[Hall]) -> None:

@@ -18,6 +18,7 @@ from mqttd.codec.properties import (
 from mqttd.codec.serializer import serialize
 from mqttd.mesh.frames import OLDER, RUN1, frame, split
 from mqttd.mesh.landing import packets, unrolled
+from tests.support import sizes
 from tests.support.memory import MemoryClient
 from tests.unit.workers.test_ferry import Worker, joined, pump, subscriber
 
@@ -218,6 +219,7 @@ def test_a_run_that_is_none_ends_the_link(kind: int) -> None:
 def spans(version: int) -> list[bytes]:
     """Packets of QoS 0 that differ in length, two of them alike; and one of another topic."""
     payloads = [b"1", b"two", b"", b"of more than one byte of length" * 9, b"abc", b"abd", b"e"]
+    payloads += [b"." * (sizes.BORDERS[0] - 6 + by) for by in (0, 1, 2)]
     made = [serialize(Publish("a/b", payload), version) for payload in payloads]
     return [*made, serialize(Publish("a/c", b"other"), version), *made[:3]]
 

@@ -155,8 +155,8 @@ here("theme").addEventListener("click", () => {
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", dyed);
 here("leave").addEventListener("click", () => leave().then(() => login("You are logged out."), failed));
 window.addEventListener("hashchange", () => user && show());
-window.addEventListener("logged-out", (event) => user && login(event.detail === "ended"
-  ? "The broker was away, or your log-in has ended. Log in again." : "You are logged out."));
+window.addEventListener("logged-out", () =>
+  user && login("The broker was away, or your log-in has ended. Log in again."));
 /* Another tab of this page has logged in or out. */
 window.addEventListener("session", ({ detail }) => {
   if (detail) who().then(begin, failed);

@@ -64,7 +64,7 @@ function lost() {
   close();
   tell("lost");
   again = setTimeout(() => who().then(open, (error) => {
-    if (error.status === 401) window.dispatchEvent(new CustomEvent("logged-out", { detail: "ended" }));
+    if (error.status === 401) window.dispatchEvent(new Event("logged-out"));
     else lost();
   }), 1000);
 }

@@ -2,6 +2,7 @@
 import { ask, get, post } from "../api.js";
 import { badge, button, form, head, make, name, sheet, table, time, visible } from "../parts.js";
 
+/* What may be banned by hand; who is flapping is, as a client. */
 const KINDS = [["client_id", "client id"], ["username", "user"], ["peerhost", "address or network"]];
 
 export async function bans(main, about) {
