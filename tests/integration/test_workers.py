@@ -29,8 +29,8 @@ _serial = itertools.count()
 
 
 def id_at(worker: int, count: int = COUNT) -> str:
-    """A new client id that belongs to this worker."""
-    return next(name for n in _serial if worker_of(name := f"c{n}", count) == worker)
+    """A new client id that belongs to this worker; as long as all, for limits weigh them."""
+    return next(name for n in _serial if worker_of(name := f"c{n:06}", count) == worker)
 
 
 def asked(broker: Broker, *words: str) -> dict[str, Any]:
