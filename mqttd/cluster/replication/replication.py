@@ -113,6 +113,7 @@ class Replication:
         cluster.owners.silence.lasts = self._is_silent
         cluster.owners.silence.is_left = cluster.view.is_taken_over
         cluster.moves.arrivals.is_left = cluster.view.is_left
+        cluster.moves.transit.is_taken_over = cluster.view.is_taken_over
         cluster.heirs.is_taken_over = lambda name: name in cluster.view.heirs
 
     # -- start and end -------------------------------------------------------------------------

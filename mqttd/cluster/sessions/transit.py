@@ -74,6 +74,8 @@ class Transit:
         self.mesh = mesh
         self.reactor = reactor
         self.left = Left(broker)
+        #: Whether what a node had for others is about to be handed out by its heir.
+        self.is_taken_over: Callable[[str], bool] = lambda name: False
         #: Nodes that have just gone, and until when they may be back.
         self._gone: dict[str, float] = {}
         #: What is done, and is to be told to nodes that were not there then.
@@ -148,7 +150,8 @@ class Transit:
         """A node is gone, and may be back at once: who waits for its marks waits for that.
 
         What it had for others before is before those that it gives then, or its heir hands it out
-        in this time, `wait` in seconds. `then` is called when that is over.
+        in this time, `wait` in seconds, be it back by then or not. `then` is called when that is
+        over.
         """
         self._gone[name] = self.reactor.seconds() + wait
         self.reactor.callLater(wait, then)
@@ -160,7 +163,8 @@ class Transit:
     def _may_be_back(self) -> bool:
         now = self.reactor.seconds()
         for name, until in list(self._gone.items()):
-            if until <= now or name in self.mesh.nodes:
+            is_back = name in self.mesh.nodes and not self.is_taken_over(name)
+            if until <= now or is_back:
                 del self._gone[name]
         return bool(self._gone)
 

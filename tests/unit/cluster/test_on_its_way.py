@@ -263,11 +263,13 @@ def test_a_node_that_is_killed_and_back_at_once_gives_its_marks_first(
     assert len(leaves.state.queue) == back
 
 
+@pytest.mark.parametrize("back", [False, True])
 @pytest.mark.parametrize("ends", ["handed_out", "given_up"])
-def test_what_a_node_had_for_others_is_awaited_while_it_is_taken_over(
-    node: Node, ends: str
+def test_17_what_a_node_had_for_others_is_awaited_while_it_is_taken_over(
+    node: Node, ends: str, back: bool
 ) -> None:
-    """Its heir hands it out before that is done; a session that moves then missed it."""
+    """Its heir hands it out before that is done; a session that moves then missed it, also where
+    that node is back meanwhile."""
     node.hand("a", 5)
     marks(node, 5, "a")
     leaves = node.moves.departures.of["s"]
@@ -277,6 +279,12 @@ def test_what_a_node_had_for_others_is_awaited_while_it_is_taken_over(
     node.moves.left("b")
     clock.advance(2 * BACK)
     assert not leaves.whole
+    if back:
+        node.moves.transit.is_taken_over = lambda name: name == "b"
+        number = node.mesh.join("b", 2).number
+        for link in (number, -number):
+            node.moves.departures.marked("s", 5, link, leaves.sending)
+        assert not leaves.whole
     node.mesh.choice.link = -(1 << 40)
     node.publish(1)
     node.mesh.choice.link = 0
