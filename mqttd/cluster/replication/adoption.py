@@ -332,8 +332,6 @@ class Adoption:
         found = await self.heirship.asked(partial(self.cluster.owners.whose, client_id))
         del self._catchers[client_id]
         if found is not None and found[1] == self.name:
-            if found[0] == self.cluster.name:  # etcd's answer to that may not have come yet
-                self.cluster.moves.arrivals.expect(client_id, self.name, found[2])
             self._pass_on(client_id, found[0], found[2], state, catcher)
         else:
             self.cluster.moves.transit.bury(catcher)
@@ -345,6 +343,9 @@ class Adoption:
         cluster = self.cluster
         if owner == cluster.name:
             state = SessionState(state.record, state.queue, revision)
+            if client_id not in cluster.broker.sessions:
+                # Etcd's answer to that may not have come, or when that node was gone already.
+                cluster.moves.arrivals.expect(client_id, self.name, revision, True)
             cluster.moves.arrivals.inherited(client_id, revision, state, catcher)
             self._awaited += 1
             return

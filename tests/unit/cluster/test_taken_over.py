@@ -371,6 +371,30 @@ def test_17_what_was_taken_from_us_before_is_not_what_we_are_the_heir_of(node: N
     assert "s" not in node.broker.sessions
 
 
+def test_17_what_we_have_claimed_of_it_without_an_answer_is_here(node: Node) -> None:
+    """Etcd's answer had come when that node was gone, and so was none: what its heir, this node,
+    had read was dropped, and its client had a new session."""
+    unused: Any = None
+    member = SimpleNamespace(epoch=9, home=1)
+    cluster: Any = SimpleNamespace(
+        name="c", keys=node.keys, reactor=node.clock, membership=member, mesh=node.mesh,
+        broker=node.broker, moves=node.moves, owners=node.owners,
+    )  # fmt: skip
+    adoption = Adoption(cluster, unused, unused, "b")
+    node.memory.connect("s", 4, clean=False).drop()
+    state = node.broker.registry.hand_over("s", 2)
+    assert state is not None
+    catcher = node.moves.transit.catch("s", state, True)
+    assert catcher is not None
+    adoption._catchers["s"] = catcher
+    node.stored("c", 7, "b")
+    legacy: Any = SimpleNamespace(state=lambda client_id: state)
+    owned = {"s": node.many.found[0]}
+    Deferred.fromCoroutine(adoption._send_on(legacy, owned))
+    assert "s" in node.broker.sessions and node.owners.owned["s"] == 7
+    assert not node.moves.arrivals.of
+
+
 class Servers:
     """NATS servers of which each answer about a stream is an error, the next one of these."""
 
