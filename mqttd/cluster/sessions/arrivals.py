@@ -427,8 +427,8 @@ class Arrivals(Expected):
     def entered(self, session: Session, with_state: bool) -> None:
         """A session is here: what came for it meanwhile waits behind what came with it."""
         client_id = session.client_id
-        comes = self.of.get(client_id)
-        if comes is None or not comes.taken:
+        # Another may be asked for it since, for who has claimed it of us.
+        if (comes := next((each for each in self.line(client_id) if each.taken), None)) is None:
             return
         self._unlink(client_id, comes)
         comes.unmake()  # unless it is this session

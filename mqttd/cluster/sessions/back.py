@@ -64,7 +64,7 @@ async def bring_back(owners: _Owners, client_id: str, leaves: Leaving) -> None:
     departures, arrivals = owners.moves.departures, owners.moves.arrivals
     key = owners.keys.own(client_id)
     own = claimed(owners.name, "", owners.user_in(client_id, leaves.state))
-    waits = True
+    waits, ours = True, 0
     while waits and departures.of.get(client_id) is leaves:
         # Where that is back, and is not taken over, it has what was for it.
         waits = leaves.refused or not owners.is_there(leaves.to)
@@ -76,6 +76,7 @@ async def bring_back(owners: _Owners, client_id: str, leaves: Leaving) -> None:
         if not owners.lease:
             await deferLater(owners.reactor, _AGAIN)
             continue
+        lease = owners.lease
         try:
             then = [put(key, own, owners.home)] if waits else []
             if then:
@@ -86,15 +87,24 @@ async def bring_back(owners: _Owners, client_id: str, leaves: Leaving) -> None:
             continue
         if departures.of.get(client_id) is not leaves:
             return
-        if answer.done and waits:
-            owners.owned[client_id] = answer.revision
+        is_written = answer.done and waits
+        if is_written:
+            ours = answer.revision
+        if lease != owners.lease:
+            waits = True  # others may have claimed it since, and have told who we were
+            continue
+        changed = answer.found[0].changed if answer.found else 0
+        if (is_written or 0 < ours == changed) and not _is_awaited(owners, client_id, ours):
+            owners.owned[client_id] = ours
             owners.tried.won(client_id, leaves.to)
-            owners.keep_here(client_id, answer.revision, departures.recall(client_id))
+            owners.keep_here(client_id, ours, departures.recall(client_id))
             return
+        if is_written:
+            continue
         if not answer.done and not answer.found:
             leaves.doubt = waits = True  # nobody has it, and nobody will say that he has
             continue
-        if answer.found and answer.found[0].changed != leaves.revision:
+        if answer.found and changed != leaves.revision:
             kv = answer.found[0]
             known = owners.keys.owner(kv)
             if not known.node:
@@ -113,6 +123,11 @@ async def bring_back(owners: _Owners, client_id: str, leaves: Leaving) -> None:
             _give(owners, client_id, known, kv.changed, leaves)
             return
         await deferLater(owners.reactor, _AGAIN)
+
+
+def _is_awaited(owners: _Owners, client_id: str, revision: int) -> bool:
+    """Whether it comes for a claim of ours of then, or for who has claimed it of us since."""
+    return any(each.by >= revision for each in owners.moves.arrivals.line(client_id))
 
 
 def _give(owners: _Owners, client_id: str, known: Owner, revision: int, leaves: Leaving) -> None:

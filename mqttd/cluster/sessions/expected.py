@@ -83,10 +83,10 @@ class Expected:
         comes = self.find(client_id, revision)
         if comes is None:
             newest = self.of.get(client_id)
-            if newest is None or newest.revision < revision:
+            if newest is None or newest.by < revision:
                 comes = self.of[client_id] = Coming(origin, revision, newest)
             else:
-                while newest.older is not None and newest.older.revision > revision:
+                while newest.older is not None and newest.older.by > revision:
                     newest = newest.older
                 comes = newest.older = Coming(origin, revision, newest.older)
             comes.lasts = lasts

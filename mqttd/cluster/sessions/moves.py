@@ -201,7 +201,10 @@ class Moves:
         remains: Remains,
         catcher: Catcher | None,
     ) -> None:
-        self.departures.begin(client_id, *to, state, remains, [catcher])
+        if state is None and client_id in self.broker.sessions:
+            self.asked(client_id, *to)  # it is here by another claim, since that was asked for
+        else:
+            self.departures.begin(client_id, *to, state, remains, [catcher])
 
     def _back(
         self, client_id: str, revision: int

@@ -10,9 +10,17 @@ from twisted.internet.defer import Deferred
 
 from mqttd.cluster.etcd.client import Json
 from mqttd.cluster.etcd.keys import claimed
-from mqttd.cluster.sessions.transit import DONE, LOOK, WHOLE, with_sending
+from mqttd.cluster.sessions.transit import DONE, LOOK, WANT, WHOLE, with_sending
 from mqttd.codec.packets import Connack
-from tests.unit.cluster.test_looks_again import OWN, claims_all, is_at_c, node, said, sends_all
+from tests.unit.cluster.test_looks_again import (
+    OWN,
+    claims_all,
+    is_at_c,
+    leaves,
+    node,
+    said,
+    sends_all,
+)
 from tests.unit.cluster.test_unanswered import Said, claimed_in_vain, taken_unheard
 from tests.unit.cluster.test_users import ALICE, KEYS, LEASE, OTHER, Node
 
@@ -273,3 +281,78 @@ def test_17_what_has_come_and_was_claimed_of_us_unheard_goes_on_from_here(
     assert ("a", WHOLE, later, 1) in said and ("b", LOOK, revision, 0) not in said
     node.owners.taken("s", "a", later)  # nor is it asked for again
     assert not node.moves.arrivals.of
+
+
+def given_back(node: Node, happens: Callable[[], object]) -> None:
+    """What was to go to `b` is ours again, since that is gone; this happens before we hear so."""
+    leaves(node)
+    before_answer(node, happens)
+    node.members.discard("b")
+    node.moves.left("b")
+    node.turn()
+
+
+def test_17_what_is_given_back_is_not_here_where_another_has_been_told_so_and_claimed_it(
+    node: Node, said: Said
+) -> None:
+    """Its client was let in here, with what it had when it left, when it had been elsewhere."""
+
+    def happens() -> None:
+        assert node.etcd.read() == ("c", "", ALICE)
+        by_a.append(taken_unheard(node, "a"))
+        node.owners.taken("s", "a", by_a[0])
+
+    by_a: list[int] = []
+    given_back(node, happens)
+    assert "s" not in node.memory.broker.sessions
+    assert said[-1] == ("b", WANT, by_a[0] - 1, 0)
+    node.sends("b", by_a[0] - 1)
+    assert said[-1] == ("a", WHOLE, by_a[0], 1)
+
+
+@pytest.mark.parametrize("by", ["", "a"])
+def test_17_what_is_given_back_is_looked_at_again_where_our_lease_has_ended_meanwhile(
+    node: Node, said: Said, by: str
+) -> None:
+    def happens() -> None:
+        node.owners.lease = 77
+        if by:
+            node.etcd.write(KEYS.own("s"), claimed(by, "c", ALICE), OTHER)  # and had told us so
+
+    given_back(node, happens)
+    assert ("s" in node.memory.broker.sessions) is not by
+    assert any(to == "a" and what == WHOLE for to, what, *_ in said) is bool(by)
+
+
+@pytest.mark.parametrize("renewed", [True, False])
+def test_17_what_is_entered_is_had_from_its_node_though_another_is_asked_for_somebody_else(
+    node: Node, said: Said, renewed: bool
+) -> None:
+    """That kept it without end, and what was published for it meanwhile was not in its queue."""
+    client = node.comes("alice", False)
+    revision, arrivals = node.owners.owned["s"], node.moves.arrivals
+    if renewed:  # we were a member anew
+        node.owners.owned["s"] = revision + 5
+        arrivals.renewed("s", revision + 5, LEASE)
+    arrivals.suppose("s", "a", revision + 1, revision + 3)
+    assert (arrivals.of["s"].by == revision + 5) is renewed
+    sends_all(node, "b", revision)
+    (connack,) = client.take()
+    assert isinstance(connack, Connack) and connack.session_present
+    assert ("b", DONE, revision, 0) in said
+    assert not any(each.taken for each in arrivals.line("s"))
+
+
+def test_17_what_is_here_goes_to_who_has_claimed_it_where_nothing_comes_for_that(
+    node: Node, said: Said
+) -> None:
+    """It was told that there is nothing, and its client had a new session."""
+    node.comes("alice", False)
+    revision, arrivals = node.owners.owned["s"], node.moves.arrivals
+    arrivals.suppose("s", "a", revision + 1, revision + 3)
+    assert arrivals.passed("s", "b", revision + 4)
+    sends_all(node, "b", revision)
+    assert "s" in node.memory.broker.sessions
+    node.sends("a", revision + 3)
+    assert ("b", WHOLE, revision + 4, 1) in said
+    assert "s" not in node.memory.broker.sessions
