@@ -232,15 +232,6 @@ class Arrivals(Expected):
         comes.again, comes.known, comes.has_tail = False, -1, False
         comes.sending = sending_of(state.record)
 
-    def awaited_of(self, origin: str) -> list[tuple[str, int]]:
-        """Sessions that were claimed of a node, and are still wanted of it: in which revision."""
-        return [
-            (client_id, comes.revision)
-            for client_id, comes in self._all()
-            if comes.origin == origin and comes.revision and not comes.whole
-            and (comes.state is None or comes.again)
-        ]  # fmt: skip
-
     def inherited(
         self, client_id: str, revision: int, state: SessionState, catcher: Catcher
     ) -> None:
@@ -293,13 +284,18 @@ class Arrivals(Expected):
 
     def drop(self, client_id: str, comes: Coming, found: tuple[str, str, int]) -> None:
         """It is not ours by etcd, and who had it sends it to who has it by now, as was `found`."""
-        if not comes.taken and any(each is comes for each in self.line(client_id)):
-            if found[1] == self.name:  # of us, and we have not heard so
-                comes.next = comes.next or (found[0], found[2])
-            self._forget(client_id, comes)
-            waits, comes.waits = comes.waits, None
-            if waits is not None:
-                waits.errback(EtcdError("another node has claimed it after this one"))
+        if comes.taken or all(each is not comes for each in self.line(client_id)):
+            return
+        if comes.was_here:  # nobody else has it: who it was for has us look for who is to
+            comes.next = comes.next or (comes.origin, comes.revision)
+            self.goes_on(client_id, comes)
+            return
+        if found[1] == self.name:  # of us, and we have not heard so
+            comes.next = comes.next or (found[0], found[2])
+        self._forget(client_id, comes)
+        waits, comes.waits = comes.waits, None
+        if waits is not None:
+            waits.errback(EtcdError("another node has claimed it after this one"))
 
     def _forget(self, client_id: str, comes: Coming) -> None:
         self._unlink(client_id, comes)

@@ -78,6 +78,15 @@ class Expected:
         """From where one comes that nobody has been given; empty: none does."""
         return self.of[client_id].origin if self.pending(client_id) else ""
 
+    def awaited_of(self, origin: str) -> list[tuple[str, int]]:
+        """Sessions that were claimed of a node, and are still wanted of it: in which revision."""
+        return [
+            (client_id, comes.revision)
+            for client_id, comes in self._all()
+            if comes.origin == origin and comes.revision and not comes.whole
+            and (comes.state is None or comes.again)
+        ]  # fmt: skip
+
     def expect(self, client_id: str, origin: str, revision: int, lasts: bool = False) -> Coming:
         """A session comes from this node, claimed in this revision; `lasts`: see `Coming`."""
         comes = self.find(client_id, revision)

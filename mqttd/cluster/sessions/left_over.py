@@ -84,8 +84,7 @@ async def _ask(owners: _Owners, client_id: str, comes: Coming) -> None:
         comes.sure = True
         owners.unclaimed(client_id)
     elif comes.was_here:
-        comes.next = comes.origin, comes.revision  # which has us look for who has it by now
-        arrivals.goes_on(client_id, comes)
+        arrivals.drop(client_id, comes, found)
     elif found[1] == owners.name != found[0]:
         owners.tried.taken(client_id, found[2], True)  # of us, unheard: it is what there is of it
         arrivals.passed(client_id, found[0], found[2])

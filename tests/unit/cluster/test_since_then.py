@@ -12,6 +12,7 @@ from mqttd.cluster.etcd.client import Json
 from mqttd.cluster.etcd.keys import claimed
 from mqttd.cluster.sessions.transit import DONE, LOOK, WANT, WHOLE, with_sending
 from mqttd.codec.packets import Connack
+from mqttd.mesh.frames import packed
 from tests.unit.cluster.test_looks_again import (
     OWN,
     claims_all,
@@ -22,7 +23,7 @@ from tests.unit.cluster.test_looks_again import (
     sends_all,
 )
 from tests.unit.cluster.test_unanswered import Said, claimed_in_vain, taken_unheard
-from tests.unit.cluster.test_users import ALICE, KEYS, LEASE, OTHER, Node
+from tests.unit.cluster.test_users import ALICE, HOME, KEYS, LEASE, OTHER, Node
 
 __all__ = ["node", "said"]
 
@@ -356,3 +357,23 @@ def test_17_what_is_here_goes_to_who_has_claimed_it_where_nothing_comes_for_that
     node.sends("a", revision + 3)
     assert ("b", WHOLE, revision + 4, 1) in said
     assert "s" not in node.memory.broker.sessions
+
+
+def test_17_what_was_here_is_not_dropped_where_who_it_comes_of_has_us_look(
+    node: Node, said: Said
+) -> None:
+    """We had claimed back of `b` what was on its way there, and `b` has claimed it since: that had
+    us look, and we let go of what nobody else had."""
+    before = leaves(node)
+    revision = node.etcd.write(KEYS.own("s"), claimed("c", "b", ALICE), HOME)
+    comes = node.moves.arrivals.expect("s", "b", revision, True)
+    comes.waits, comes.lease = Deferred(), LEASE + 1  # it is not known whether it is ours still
+    comes.waits.addErrback(lambda failure: None)
+    node.moves.arrivals.brought_back("s", revision)
+    assert comes.was_here and not comes.whole and "s" not in node.moves.departures.of
+    last = node.etcd.write(KEYS.own("s"), claimed("b", "c", ALICE), OTHER)
+    node.moves.told(node.nodes["b"], packed([LOOK, b"s", revision.to_bytes(8, "big"), b"c"]))
+    node.turn()
+    assert ("b", LOOK, before, 0) in said and ("b", WHOLE, revision, 1) in said
+    node.sends("b", revision, what=LOOK)
+    assert ("b", WHOLE, last, 1) in said
