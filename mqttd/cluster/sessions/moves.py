@@ -303,6 +303,8 @@ class Moves:
             self.transit.say(node, WANT, client_id, revision)  # what follows that is gone
         elif for_us:
             self._state(node, client_id, revision, fields, of if is_ours else "")
+        elif fields and (owner, of) == (self.name, "") and since > revision:
+            self.transit.tell_look(node.name, client_id, revision)  # for that claim no more
         elif owner == node.name or self._asks(client_id, node.name):
             pass  # it is its own again, or for a claim that it has not heard of yet
         elif self._has(client_id, revision):

@@ -377,3 +377,16 @@ def test_17_what_was_here_is_not_dropped_where_who_it_comes_of_has_us_look(
     assert ("b", LOOK, before, 0) in said and ("b", WHOLE, revision, 1) in said
     node.sends("b", revision, what=LOOK)
     assert ("b", WHOLE, last, 1) in said
+
+
+def test_17_who_sends_what_we_had_claimed_before_we_had_it_back_ourselves_is_to_look(
+    node: Node, said: Said
+) -> None:
+    """`b` is the one that it was to go to, and may have been asked for it: nobody answered, and it
+    was kept there without end."""
+    before = leaves(node)
+    revision = node.etcd.write(KEYS.own("s"), claimed("c", "", ALICE), HOME)
+    node.owners.tried.claims("s", "b", before)
+    node.etcd.write(KEYS.own("s"), claimed("c", "", ALICE), HOME)
+    node.sends("b", revision, node.record_of("alice"))
+    assert said[-1] == ("b", LOOK, revision, 0)
