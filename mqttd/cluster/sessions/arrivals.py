@@ -134,7 +134,7 @@ class Arrivals(Expected):
             return False
         before, after = sorted([comes.next or (by, revision), (by, revision)], key=lambda to: to[1])
         comes.next = after
-        if before[1] < after[1]:
+        if before != after:
             self.transit.tell_look(before[0], client_id, before[1])  # nothing goes there
         if comes.whole and not comes.taken:
             self.goes_on(client_id, comes)

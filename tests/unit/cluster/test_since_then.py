@@ -390,3 +390,14 @@ def test_17_who_sends_what_we_had_claimed_before_we_had_it_back_ourselves_is_to_
     node.etcd.write(KEYS.own("s"), claimed("c", "", ALICE), HOME)
     node.sends("b", revision, node.record_of("alice"))
     assert said[-1] == ("b", LOOK, revision, 0)
+
+
+def test_17_of_two_who_ask_for_the_same_claim_the_first_is_to_look(node: Node, said: Said) -> None:
+    """Each for who has claimed it of them: the first waited for what was never said, and the second
+    for the first."""
+    node.comes("alice", False)
+    first = node.owners.owned["s"] + 1
+    for by in "abb":
+        assert node.moves.arrivals.passed("s", by, first)
+    assert said == [("a", LOOK, first, 0)]
+    assert node.moves.arrivals.of["s"].next == ("b", first)
