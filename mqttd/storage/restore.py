@@ -238,8 +238,12 @@ def _retain(
         return
     expires_at = kept.expires_at
     expiry = broker.settings.retained_expiry
-    if expiry and (not expires_at or expires_at > broker.now + expiry):
-        expires_at = broker.now + expiry
+    if expiry:
+        # It has been kept since the time in its id; without one that is not known.
+        came = (kept.id >> 64) // 1000 - journal.since if kept.id else broker.now
+        latest = min(came, broker.now) + expiry
+        if not expires_at or expires_at > latest:
+            expires_at = latest
     if expires_at and expires_at <= broker.now:
         journal.forget(found.number)
         return

@@ -53,8 +53,8 @@ _ALL: Final = 1 << 60
 class Retainer:
     """The retained messages of a node; what a message is, only its owner knows.
 
-    max_messages: how many are kept; max_bytes: what they take in memory with their topics;
-    max_payload: the size of one. 0 means no limit.
+    max_messages: how many are kept, beside those below `$SYS/`; max_bytes: what all take in memory
+    with their topics; max_payload: the size of one. 0 means no limit.
 
     Times (`expires_at`, `now`) are integers of any one clock; an `expires_at` of 0 is never.
     Topics and filters are taken as valid.
@@ -64,6 +64,7 @@ class Retainer:
         "bytes",
         "deadlines",
         "expiring",
+        "figures",
         "held",
         "levels",
         "max_bytes",
@@ -87,6 +88,8 @@ class Retainer:
         self.bytes: int = 0
         self.held: int = 0
         self.topics: dict[str, RetainedLevel] = {}
+        #: Topics of those that are below `$SYS/`.
+        self.figures: int = 0
         self.root: RetainedLevel = RetainedLevel("", None)
         #: By depth: the words that levels hold.
         self.words: list[dict[str, Word]] = []
@@ -121,8 +124,7 @@ class Retainer:
         it is over `max_payload`; QUOTA_EXCEEDED when it does not fit beside the others. A message
         refused leaves the earlier one as it was.
         """
-        if not weight:
-            weight = size
+        weight = weight or size
         if self.max_payload and size > self.max_payload and not accepted:
             return PACKET_TOO_LARGE
         if level is None or not level.stored:
@@ -136,6 +138,7 @@ class Retainer:
             level = self._add(topic)
             self.topics[topic] = level
             self.held += topic_weight(topic)
+            self.figures += topic.startswith("$SYS/")
             self.placed(level, message, weight, self.held - before)
         else:
             if level.expires_at:
@@ -167,7 +170,7 @@ class Retainer:
                     return QUOTA_EXCEEDED
             elif 0 < weight - level.size > free:
                 return QUOTA_EXCEEDED
-        if level is None and self.max_messages and len(self.topics) >= self.max_messages:
+        if level is None and 0 < self.max_messages <= len(self.topics) - self.figures:
             return QUOTA_EXCEEDED
         return SUCCESS
 
@@ -189,9 +192,7 @@ class Retainer:
         level = self.topics.get(topic)
         if level is None:
             return False
-        del self.topics[topic]
-        self.held -= topic_weight(topic)
-        self._clear(level)
+        self._clear(level, topic)
         return True
 
     def match(self, topic_filter: str, now: int = 0, mounted: bool = False) -> RetainedCursor:
@@ -211,9 +212,7 @@ class Retainer:
             if level.stored == stored:
                 topic = level.topic()
                 limit -= topic.count("/")
-                del self.topics[topic]
-                self.held -= topic_weight(topic)
-                self._clear(level)
+                self._clear(level, topic)
                 expired += 1
         return expired
 
@@ -271,8 +270,11 @@ class Retainer:
             depth += 1
         return level
 
-    def _clear(self, level: RetainedLevel) -> None:
-        """Take the message out of a level that is no longer in `topics`."""
+    def _clear(self, level: RetainedLevel, topic: str) -> None:
+        """Take the topic away, and the message out of its level."""
+        del self.topics[topic]
+        self.held -= topic_weight(topic)
+        self.figures -= topic.startswith("$SYS/")
         self.version += 1
         self.bytes -= level.size
         if level.expires_at:

@@ -279,7 +279,7 @@ class Session(Struct, frozen=True, kw_only=True):
         int,
         keys.count(
             "Sessions that clients of one user name may have, connected or away; a further one is"
-            " refused with 0x97, and 0 is no limit.",
+            " refused with 0x97, and 0 is no limit; clients without one are not counted.",
             "broker",
             0,
             100_000_000,
@@ -370,7 +370,8 @@ class Retained(Struct, frozen=True, kw_only=True):
     max_messages: Annotated[
         int,
         keys.count(
-            "Retained messages kept; a message for a new topic beyond it is not retained.",
+            "Retained messages kept, beside the broker's own below `$SYS/`; a message for a new"
+            " topic beyond it is refused with 0x97, and 0 is no limit.",
             "broker",
             0,
             1_000_000_000,
@@ -387,7 +388,7 @@ class Retained(Struct, frozen=True, kw_only=True):
     ] = GIB
     max_payload: Annotated[
         int,
-        keys.size("Largest payload that is retained.", "message", 0, 256 * MIB),
+        keys.size("Largest payload that is retained; 0: no limit.", "message", 0, 256 * MIB),
     ] = MIB
     max_per_user: Annotated[
         int,
@@ -413,8 +414,8 @@ class Retained(Struct, frozen=True, kw_only=True):
     expiry: Annotated[
         int,
         keys.duration(
-            "Time a retained message is kept unless it carries its own Message Expiry Interval,"
-            " in whole seconds.",
+            "Longest time a retained message is kept, in whole seconds; its own Message Expiry"
+            " Interval counts where that is shorter.",
             "message",
             1,
             NEVER,

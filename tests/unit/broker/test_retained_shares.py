@@ -48,6 +48,22 @@ def test_a_user_may_have_so_many(username: str | None) -> None:
     audit(node.broker, [client.channel for client in (*clients, other)])
 
 
+def test_the_brokers_own_figures_take_no_place_of_clients() -> None:
+    settings = Settings()
+    settings.retained_max_messages = 2
+    node = MemoryBroker(settings)
+    client = node.connect("a", 5)
+    for i in range(5):
+        node.broker.publish_text(f"$SYS/broker/{i}", b"1", 0, True)
+    assert [retain(client, f"t/{i}") for i in range(3)] == [0, 0, OVER]
+    node.broker.publish_text("$SYS/broker/0", b"", 0, True)
+    node.broker.publish_text("$SYS/broker/1", b"2", 0, True)
+    assert retain(client, "t/2") == OVER
+    assert retain(client, "t/0", b"") == 0
+    assert [retain(client, f"t/{i}") for i in (2, 3)] == [0, OVER]
+    audit(node.broker, [client.channel])
+
+
 def test_a_user_may_have_so_much_topics_included() -> None:
     node = node_with(size=150_000)
     client = node.connect("a", 5, username="u")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mqttd.broker.broker import Broker
 from mqttd.storage import store
 from tests.unit.storage.test_workers import Worker
 
@@ -61,3 +62,22 @@ def test_a_clock_that_is_slewed_moves_nothing(clocks: Clocks, tmp_path: Path) ->
     worker.settle()
     assert worker.store.describe()["groups_written"] == groups
     worker.stop()
+
+
+def lasting(broker: Broker) -> None:
+    """As `retained.expiry = "1h"`."""
+    broker.settings.retained_expiry = 3_600_000
+
+
+def test_a_restart_does_not_make_a_retained_message_younger(clocks: Clocks, tmp_path: Path) -> None:
+    worker = Worker(tmp_path, lasting)
+    # Message ids have the time of the day, as the broker's own clock says it.
+    worker.node.broker.clock = lambda: clocks.time_ns() // 1000
+    worker.node.broker.publish_text("t", b"x", 1, True)
+    worker.settle()
+    worker.stop()
+    for minutes, there in ((30, True), (59, True), (61, False)):
+        clocks.wrong = minutes * 60
+        worker = Worker(tmp_path, lasting)
+        assert ("t" in worker.node.broker.retainer.topics) == there
+        worker.stop()
