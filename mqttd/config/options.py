@@ -143,7 +143,9 @@ class Option:
             return f'a size such as "64KiB", {self.range}'
         if self.kind == "duration":
             whole = "" if self.base is float else " in whole seconds"
-            return f'a time{whole} such as "30s", {self.range}'
+            high = self.about.le
+            such = "30s" if high is None or high >= 30 else format_duration(high)
+            return f'a time{whole} such as "{such}", {self.range}'
         if self.kind == "bind":
             return 'an address and port such as "127.0.0.1:1883", "[::1]:1883" or ":1883"'
         if self.choices:

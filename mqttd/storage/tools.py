@@ -43,12 +43,8 @@ def info(path: str) -> Json:
     with Reader(path) as store:
         records = store.contents.records
         count = store.base.execute
-        messages = sum(
-            found.kind in (MESSAGE3, MESSAGE5, DELIVERY)
-            for owner, mine in records.items()
-            if owner
-            for found in mine
-        )
+        kinds = [found.kind for owner, mine in records.items() if owner for found in mine]
+        messages = sum(kind in (MESSAGE3, MESSAGE5, DELIVERY) for kind in kinds)
         return {
             "path": path,
             "bytes": os.path.getsize(path),
@@ -58,6 +54,7 @@ def info(path: str) -> Json:
             "subscriptions": count("SELECT count(*) FROM subscription").fetchone()[0],
             "wills": count("SELECT count(*) FROM will").fetchone()[0],
             "messages": messages,
+            "packet_ids": len(kinds) - messages,  # of QoS 2: a PUBREL is awaited, or is out
             "bans": count("SELECT count(*) FROM kept WHERE plugin = ?", (DRAWER,)).fetchone()[0],
             "values": count("SELECT count(*) FROM kept WHERE plugin <> ?", (DRAWER,)).fetchone()[0],
             "retained": len(records.get(0, ())),

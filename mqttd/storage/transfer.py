@@ -361,6 +361,8 @@ class _Import:
         row(LEAVE_SESSION, (line.away_since or int(time.time()), owner))
         for topic_filter, options, identifier in line.subscriptions:
             validate_topic_filter(topic_filter)
+            if options & 3 == 3:
+                raise ValueError(f"options {options} of {topic_filter!r}: expected a QoS up to 2")
             row(SUBSCRIBE, (owner, topic_filter, options, identifier))
 
     def _message(self, line: MessageLine) -> None:

@@ -148,11 +148,21 @@ def _restore(options: argparse.Namespace) -> int:
 
 def _paths_of(options: argparse.Namespace) -> list[str]:
     """The stores that are meant: those of all workers, where the broker has several."""
-    from mqttd.workers.resharding import stores_of
-
     if options.path:
         return [str(options.path)]
-    return stores_of(config_of(options).node.data_dir) or [path_of(options)]
+    return _stores_in(config_of(options).node.data_dir) or [path_of(options)]
+
+
+def _stores_in(data_dir: str) -> list[str]:
+    """The stores that are there. Raises CtlError where nobody but its owner may look."""
+    from mqttd.workers.resharding import stores_of
+
+    try:
+        return stores_of(data_dir)
+    except PermissionError:
+        raise CtlError(
+            f"no right to look into {data_dir}: run this as the broker's user, or as root"
+        ) from None
 
 
 def new_path_of(options: argparse.Namespace) -> str:
@@ -160,15 +170,13 @@ def new_path_of(options: argparse.Namespace) -> str:
 
     Raises CtlError, too, where the broker would not use it.
     """
-    from mqttd.workers.resharding import stores_of
-
     path = path_of(options)
     if not options.path and config_of(options).store.kind == "memory":
         raise CtlError(
             'store.kind is "memory": a broker with this configuration uses no store; set it to'
             ' "sqlite" first, or name the file that is to be made with --path'
         )
-    others = [] if options.path else stores_of(os.path.dirname(path))
+    others = [] if options.path else _stores_in(os.path.dirname(path))
     if others and path not in others:
         raise CtlError(f"{others[0]} is there already; move it away first")
     return path

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import errno
 import io
 import json
+import os
 import stat
 from pathlib import Path
 
@@ -310,4 +312,27 @@ def test_a_node_of_a_cluster_says_that_its_users_are_its_own(
 def test_two_values_of_plugins_are_counted_in_english() -> None:
     assert counted({"sessions": 2, "retained": 2, "values": 2}) == (
         "2 sessions, 2 retained messages, 2 plugin values"
+    )
+
+
+@pytest.mark.parametrize(
+    "words", [["info"], ["check"], ["export", "-"], ["import", "-"], ["restore", "copy"]],
+    ids=lambda words: words[0],
+)  # fmt: skip
+def test_a_data_directory_of_somebody_else_is_named(
+    words: list[str],
+    config: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def refuse(path: str) -> list[str]:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    data = config.parent.parent / "data"
+    data.mkdir(exist_ok=True)
+    monkeypatch.setattr(os, "listdir", refuse)  # root may look everywhere
+    group = [] if words[0] == "restore" else ["store"]
+    assert ctl.main(["--config", str(config), *group, *words]) == 1
+    assert capsys.readouterr().err == (
+        f"mqttd-ctl: no right to look into {data}: run this as the broker's user, or as root\n"
     )

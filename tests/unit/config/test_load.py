@@ -175,7 +175,9 @@ def test_all_mistakes_are_told_at_once(read: Load) -> None:
         "connect_timeout = 10\n"
         'shared_strategy = "robin"\n'
         "[session]\n"
-        "receive_maximum = 0\n",
+        "receive_maximum = 0\n"
+        "[output]\n"
+        'gather = "1s"\n',
         {"MQTTD__SYS__INTERVAL": "1x"},
     )
     assert found == [
@@ -185,6 +187,7 @@ def test_all_mistakes_are_told_at_once(read: Load) -> None:
         ':5: mqtt.shared_strategy = "robin": expected one of "round_robin", "random", "sticky",'
         ' "hash_clientid", "hash_topic"',
         ":7: session.receive_maximum = 0: expected a whole number from 1 to 65535",
+        ':9: output.gather = "1s": expected a time such as "1ms", 0s to 1ms',
         'environment MQTTD__SYS__INTERVAL: sys.interval = "1x": expected a time such as "30s",'
         " 0s to 1d",
     ]

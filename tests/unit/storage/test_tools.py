@@ -69,7 +69,8 @@ def path(tmp_path: Path) -> str:
 def test_info_counts(path: str) -> None:
     found = info(path)
     assert (found["sessions"], found["subscriptions"], found["messages"]) == (2, 2, 3)
-    assert (found["retained"], found["wills"], found["damaged"]) == (0, 1, 0)
+    assert (found["packet_ids"], found["retained"]) == (2, 0)
+    assert (found["wills"], found["damaged"]) == (1, 0)
 
 
 def test_a_whole_store_passes_the_check_and_a_damaged_one_does_not(path: str) -> None:
@@ -145,6 +146,10 @@ END = '{"type":"end","lines":2}'
         (
             [HEAD, '{"type":"session","client_id":"c","expiry":5,"subscriptions":[["a/#/b",1,0]]}'],
             "line 2: .*#",
+        ),
+        (
+            [HEAD, '{"type":"session","client_id":"c","expiry":5,"subscriptions":[["a",7,0]]}'],
+            "line 2: options 7 of 'a': expected a QoS up to 2",
         ),
         (
             [HEAD, '{"type":"message","client_id":"no","packet_id":1,"state":"received"}'],
