@@ -104,6 +104,8 @@ class PubSub:
             latest = server.now + expiry
             if not expires_at or expires_at > latest:
                 expires_at = latest
+            if not kept.id and not figure:
+                kept.id = server.next_message_id()  # a restart counts from the time in it
         kept.peerhost, kept.listener = origin
         kept.checked = epoch
         if server.account.full and not accepted:

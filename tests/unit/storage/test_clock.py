@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mqttd.broker.broker import Broker
+from mqttd.codec.packets import Publish
 from mqttd.storage import store
 from tests.unit.storage.test_workers import Worker
 
@@ -73,7 +74,7 @@ def test_a_restart_does_not_make_a_retained_message_younger(clocks: Clocks, tmp_
     worker = Worker(tmp_path, lasting)
     # Message ids have the time of the day, as the broker's own clock says it.
     worker.node.broker.clock = lambda: clocks.time_ns() // 1000
-    worker.node.broker.publish_text("t", b"x", 1, True)
+    worker.node.connect("a", 5).send(Publish("t", b"x", 1, True, packet_id=1))
     worker.settle()
     worker.stop()
     for minutes, there in ((30, True), (59, True), (61, False)):
