@@ -19,7 +19,7 @@ from typing import Final
 from mqttd.broker.routing.abroad import Abroad
 from mqttd.broker.routing.gears import Gears
 from mqttd.broker.routing.mounts import Mounts, mounted, wildcard_at
-from mqttd.broker.routing.shared import MAX_TURNS, Group
+from mqttd.broker.routing.shared import MAX_TURNS, STRATEGIES, Group
 from mqttd.broker.routing.trie import Level, Trie
 from mqttd.broker.routing.walks import Walks
 from mqttd.session.filters import NEW, SAME
@@ -106,10 +106,13 @@ class Router(Topics):
         self.abroad: Abroad | None = None
 
     def take_over(self, settings: Settings) -> None:
-        """Hold to settings that have changed; groups keep the strategy they were made with."""
+        """Hold to settings that have changed."""
         self.max_bytes = settings.topic_cache_bytes
         self.max_entries = settings.topic_cache_entries
-        self.shared_strategy = settings.shared_strategy
+        if settings.shared_strategy != self.shared_strategy:
+            self.shared_strategy = settings.shared_strategy
+            for group in self.groups.values():
+                group.strategy = STRATEGIES[self.shared_strategy]
 
     def sweep(self, now: int) -> None:
         """As `Topics.sweep`; lists that were shared so far stay with their routes."""

@@ -8,6 +8,7 @@ from zlib import crc32
 
 import pytest
 
+from mqttd.broker.routing.router import Router
 from mqttd.broker.routing.shared import MAX_TURNS, STRATEGIES, Group
 from mqttd.session.channel.channel import Channel, Server
 from mqttd.session.ground.connection import Edge
@@ -54,6 +55,22 @@ def test_many_publishers_of_one_message_spread_over_the_members() -> None:
     times = Counter(group.choose(f"publisher{number}", "t/1") for number in range(4 * MAX_TURNS))
     assert set(times.values()) == {MAX_TURNS}
     assert len(group.turns) == MAX_TURNS
+
+
+def test_another_strategy_is_that_of_groups_that_are_there() -> None:
+    settings = Settings()
+    router = Router(settings)
+    members = sessions(3)
+    for member in members:
+        router.subscribe_shared(member, "$share/g/t/+", "g", "t/+", 1)
+    group = router.groups["$share/g/t/+"]
+    assert [group.choose("p", "t/1") for _ in range(3)] == members
+    settings.shared_strategy = "sticky"
+    router.take_over(settings)
+    assert len({group.choose("p", "t/1") for _ in range(3)}) == 1
+    settings.shared_strategy = "round_robin"
+    router.take_over(settings)
+    assert {group.choose("p", "t/1") for _ in range(3)} == set(members)
 
 
 def test_random_takes_any_member() -> None:
