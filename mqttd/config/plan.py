@@ -30,9 +30,11 @@ _EFFECTS: Final = {
     "broker": "in force at once",
     "listener": "in force at once, connections stay",
     "connection": "in force for connections to come",
-    "session": "in force for clients that connect from now on",
+    "session": "in force at once, or when a client connects again",
     "message": "in force from the next message on",
 }
+#: Keys that a queue takes when it begins.
+_OF_QUEUES: Final = ("mqueue.max_length", "mqueue.max_bytes", "mqueue.priorities")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,8 @@ def differences(before: Config, after: Config) -> list[Change]:
         effect = _EFFECTS[option.scope]
         if not option.reload:
             effect = _restart(path)
+        elif path in _OF_QUEUES:
+            effect = "in force for queues that begin from now on"
         texts = option.write(had[path]), option.write(value)
         found.append(Change(path, *texts, option.reload, effect))
     return found

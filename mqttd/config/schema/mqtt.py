@@ -334,7 +334,7 @@ class Mqueue(Struct, frozen=True, kw_only=True):
         int,
         keys.size(
             "What of that stays in memory, where the session is in the store: messages beyond it"
-            " are read from there when they are due; 0: all of them.",
+            " are read from there when they are due; with 0 none stays.",
             "session",
             0,
             1024 * GIB,
