@@ -83,6 +83,9 @@ class Drain:
         self._ids = []
         self.broker.connecting.connacks.elsewhere = None
         self.broker.registry.stopping = False
+        for session in self.broker.sessions.values():
+            if session.will is not None and session.channel is None:
+                self.broker.wheel.schedule(session, self.broker.now)  # it was kept meanwhile
         self.broker.alarms.clear("drain")
         self.told(False)
         return True

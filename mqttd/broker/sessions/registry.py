@@ -230,8 +230,7 @@ class Registry:
         session.leave()
         session.house = intern(house_of(channel.edge.peer(channel)[0]))
         broker.tell("session.disconnected", session)
-        kept = self.stopping and self.store.keeps and broker.settings.wills_at_stop == "keep"
-        if session.will is not None and session.will_delay == 0 and not kept:
+        if session.will is not None and session.will_delay == 0 and not self._keeps_wills():
             self.wills.publish(session)
         self._await_end(session, broker.now)
         if self.store.keeps:
@@ -256,15 +255,18 @@ class Registry:
     def _await_end(self, session: Session, since: int) -> None:
         """Schedule the nearer of will delay and session expiry."""
         session.away_since = since
-        at = 0
-        if session.expiry_interval != NEVER:
-            at = since + milliseconds(session.expiry_interval)
-        if session.will is not None:
+        lives = session.expiry_interval
+        at = 0 if lives == NEVER else since + milliseconds(lives)
+        if session.will is not None and not self._keeps_wills():
             will_at = since + milliseconds(session.will_delay)
-            if at == 0 or will_at < at:
-                at = will_at
+            at = min(at or will_at, will_at)
         if at:
             self.broker.wheel.schedule(session, at)
+
+    def _keeps_wills(self) -> bool:
+        """Wills are for the next start of the broker, however long it takes to stop."""
+        keep = self.broker.settings.wills_at_stop == "keep"
+        return keep and self.stopping and self.store.keeps
 
     def due(self, session: Session, followed: bool = False) -> None:
         """Will delay or session expiry of a client that is away has passed, if it still is away."""

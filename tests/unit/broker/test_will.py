@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from mqttd.broker.drain import Drain
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import Publish, Subscribe, Subscription, Will
 from tests.support.memory import MemoryBroker, MemoryClient
@@ -74,11 +75,28 @@ def test_what_becomes_of_wills_when_the_broker_is_stopped(policy: str, stored: b
     node.broker.registry.stopping = True
     for client in (stays, ends):
         node.broker.kick(client.session.client_id)
+    node.advance(500)  # it may take a while
     got = [p.payload for p in watcher.take() if isinstance(p, Publish)]
     wanted = {"publish": 2, "keep": 1 if stored else 2, "drop": 0}[policy]
     assert got == [b"gone"] * wanted
     kept = node.broker.sessions["stays"].will
     assert (kept is not None) is (policy == "keep" and stored)
+
+
+def test_wills_that_a_drain_has_kept_go_out_when_it_is_cancelled() -> None:
+    node = MemoryBroker(store=MemorySessions())
+    node.settings.wills_at_stop = "keep"
+    will = Will("wills/c", b"gone", 0, False, {})
+    node.connect("stays", 5, will=will, properties={prop.SESSION_EXPIRY_INTERVAL: 100})
+    drain = Drain(node.broker, lambda: None)
+    drain.begin(100.0)
+    for _ in range(4):
+        node.advance(250)
+        drain.tick(node.broker.now)
+    assert drain.ended == 1 and node.broker.metrics.wills_published == 0
+    assert drain.cancel()
+    node.advance(500)
+    assert node.broker.metrics.wills_published == 1
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
