@@ -249,3 +249,26 @@ def test_a_will_is_not_published_before_its_time(kept: Kept, tmp_path: Path) -> 
     again.settle()
     assert again.node.broker.metrics.wills_published == 1
     again.base.close()
+
+
+@pytest.mark.parametrize("policy", ["publish", "keep"])
+def test_wills_that_are_kept_at_a_stop_are_those_of_the_next_start(
+    kept: Kept, tmp_path: Path, policy: str
+) -> None:
+    willed(kept, "stays", 1, 1000)
+    willed(kept, "brief", 1, 0)
+    broker = kept.node.broker
+    broker.settings.wills_at_stop = policy
+    broker.registry.stopping = True
+    for client_id in ("stays", "brief"):
+        broker.kick(client_id)
+    kept.node.advance(500)
+    kept.settle()
+    assert broker.metrics.wills_published == (1 if policy == "keep" else 2)
+    assert wills(kept) == (["stays"] if policy == "keep" else [])
+    kept.base.close()
+    again = make(tmp_path)
+    restore(again.node.broker, again.journal, again.base, read(again.base, again.ledger))
+    again.node.advance(500)
+    assert again.node.broker.metrics.wills_published == (1 if policy == "keep" else 0)
+    again.base.close()
