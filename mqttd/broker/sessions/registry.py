@@ -230,11 +230,7 @@ class Registry:
         session.leave()
         session.house = intern(house_of(channel.edge.peer(channel)[0]))
         broker.tell("session.disconnected", session)
-        if (
-            session.will is not None
-            and session.will_delay == 0
-            and not self._keeps_will_of(session)
-        ):
+        if session.will is not None and session.will_delay == 0 and not self._keeps(session):
             self.wills.publish(session)
         self._await_end(session, broker.now)
         if self.store.keeps:
@@ -261,14 +257,14 @@ class Registry:
         session.away_since = since
         lives = session.expiry_interval
         at = 0 if lives == NEVER else since + milliseconds(lives)
-        if session.will is not None and not self._keeps_will_of(session):
+        if session.will is not None and not self._keeps(session):
             will_at = since + milliseconds(session.will_delay)
             at = min(at or will_at, will_at)
         if at:
             self.broker.wheel.schedule(session, at)
 
-    def _keeps_will_of(self, session: Session) -> bool:
-        """It is for the next start of the broker, however long it takes to stop."""
+    def _keeps(self, session: Session) -> bool:
+        """Its will is for the next start of the broker, however long it takes to stop."""
         keep = self.stopping and self.broker.settings.wills_at_stop == "keep"
         return keep and (session.owner != 0 or self.store.keeps)
 
