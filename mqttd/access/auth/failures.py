@@ -55,14 +55,15 @@ class _Count:
 
 
 class Failures:
-    """The failed log-ins of one chain, judged by the settings."""
+    """The failed log-ins of one chain, judged by the settings; at most `most` of each kind."""
 
-    def __init__(self, settings: AuthFailures) -> None:
+    def __init__(self, settings: AuthFailures, most: int = MOST) -> None:
         self.settings = settings
+        self.most = most
         #: Who has failed of late; empty while nobody has.
         self.counts: dict[_Key, _Count] = {}
         #: Clients that got in.
-        self._known = Known(MOST)
+        self._known = Known(most)
 
     def bars(self, client: ClientInfo, now: float) -> float:
         """Seconds that this client stays out; 0 if it may be asked about."""
@@ -106,7 +107,7 @@ class Failures:
         counts = self.counts
         count = counts.pop(key, None)
         if count is None:
-            if len(counts) >= MOST:
+            if len(counts) >= self.most:
                 del counts[next(iter(counts))]
             count = _Count(now)
         passed = (now - max(count.since, count.barred_until)) / settings.window

@@ -12,7 +12,6 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from zope.interface import implementer
 
-from mqttd.access.auth import failures as module
 from mqttd.access.auth.failures import Failures
 from mqttd.access.chain import AccessControl
 from mqttd.config.schema import Acl, Auth, AuthFailures, Config
@@ -109,9 +108,8 @@ def test_whoever_gets_in_begins_anew() -> None:
     assert them.bars(client(), 0.0) == 0
 
 
-def test_zero_bars_nobody_and_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST", 100)
-    them = Failures(AuthFailures(user_limit=0, address_limit=0, delay=0))
+def test_zero_bars_nobody_and_what_is_kept_is_bounded() -> None:
+    them = Failures(AuthFailures(user_limit=0, address_limit=0, delay=0), 100)
     for n in range(1000):
         assert note(them, client(f"u{n}", f"10.1.{n // 256}.{n % 256}"), 0.0) == [(0.0, 0.0)]
         them.let_in(client(f"u{n}"), f"u{n}")
