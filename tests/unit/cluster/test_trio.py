@@ -57,3 +57,13 @@ def test_17_what_two_clients_that_do_more_were_acknowledged_comes_once() -> None
         for seed in (1, 2, 3, 4, 5)
     }
     assert not any(wrong.values()), wrong
+
+
+def test_17_what_is_had_back_late_is_not_an_older_one() -> None:
+    assert not Trio(420341, True, True, True).run()
+
+
+def test_17_what_two_clients_have_goes_on_and_is_lost_nowhere() -> None:
+    seeds = ((420648, False), (422226, True), (422270, True), (422590, True))
+    wrong = {seed: Trio(seed, lasts, True, True, True, None, True).run() for seed, lasts in seeds}
+    assert not any(wrong.values()), wrong
