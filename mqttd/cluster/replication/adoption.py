@@ -168,10 +168,11 @@ class Adoption:
                 if origin == self.cluster.name and leaves and leaves.to == self.name:
                     legacy.leave_out(client_id)
 
-    async def _owned(self) -> dict[str, Kv]:
-        """Who has which client id, by etcd."""
+    async def _owned(self, always: bool = False) -> dict[str, Kv]:
+        """Who has which client id, by etcd; `always`: be this node a member or not."""
         keys = self.cluster.keys
-        answer = await self.heirship.asked(partial(self.cluster.etcd.range_of, keys.own("")))
+        asks = partial(self.cluster.etcd.range_of, keys.own(""))
+        answer = await self.heirship.asked(asks, always)
         return keys.owned(answer.found)
 
     def _is_left(self, client_id: str, owned: dict[str, Kv]) -> bool:
@@ -279,9 +280,8 @@ class Adoption:
 
     async def _own(self, client_ids: list[str], owned: dict[str, Kv]) -> int:
         """They are ours, those that nobody has taken meanwhile."""
-        cluster = self.cluster
-        keys, broker = cluster.keys, cluster.broker
-        home = cluster.membership.home
+        cluster, keys = self.cluster, self.cluster.keys
+        home, count = cluster.membership.home, 0
         wanted = [each for each in client_ids if each in self.pending]
         changes = []
         for client_id in wanted:
@@ -294,30 +294,35 @@ class Adoption:
             try:
                 answer = await cluster.etcd.transaction([mine], changes)
             except EtcdError:
-                # It may have been done: what is ours now was ours by this.
+                # It may have been done: what is ours now was ours by this, and is if our lease has
+                # ended since.
                 await deferLater(self.reactor, _AGAIN)
-                known = await self._owned()
-                for client_id in wanted:
+                known = await self._owned(True)
+                for client_id in list(wanted):
                     kv = known.get(client_id)
-                    if kv is not None and self.cluster.keys.owner(kv)[:2] == (cluster.name, ""):
-                        key, value = keys.own(client_id), cluster.owners.value_of(client_id)
-                        changes[wanted.index(client_id)] = nested(
-                            equals(key, kv.changed), put(key, value, home)
-                        )
+                    if kv is not None and keys.owner(kv)[:2] == (cluster.name, ""):
+                        at = wanted.index(client_id)
+                        del wanted[at], changes[at]
+                        self._is_ours(client_id, kv.changed)
+                        count += 1
                 continue
             break
         if not answer.done:
             raise EtcdError("this node is no member any more")
-        count = 0
         for client_id, done in zip(wanted, answer.nested, strict=True):
-            self.pending.discard(client_id)
             if done:
-                cluster.owners.owned[client_id] = answer.revision
-                broker.registry.own(client_id, answer.revision)
+                self._is_ours(client_id, answer.revision)
                 count += 1
             else:
+                self.pending.discard(client_id)
                 await self._overtaken(client_id)
         return count
+
+    def _is_ours(self, client_id: str, revision: int) -> None:
+        self.pending.discard(client_id)
+        if client_id in self.cluster.broker.sessions:  # nobody has taken ours over meanwhile
+            self.cluster.owners.owned[client_id] = revision
+            self.cluster.broker.registry.own(client_id, revision)
 
     async def _overtaken(self, client_id: str) -> None:
         """A node has claimed it of the one that is gone, in the moment in which that went."""

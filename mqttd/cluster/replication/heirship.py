@@ -104,10 +104,12 @@ class Heirship:
         if self.stopped or self.cluster.membership.epoch != self.epoch:
             raise EtcdError("this node is no member any more")
 
-    async def asked(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """What etcd says, however often it has to be asked, while this node is a member."""
+    async def asked(self, ask: Callable[[], Awaitable[T]], always: bool = False) -> T:
+        """What etcd says, however often it has to be asked, while this node is a member, or
+        `always`."""
         while True:
-            self.check()
+            if self.stopped or not always:
+                self.check()
             try:
                 return await ask()
             except EtcdError:

@@ -395,6 +395,42 @@ def test_17_what_we_have_claimed_of_it_without_an_answer_is_here(node: Node) -> 
     assert not node.moves.arrivals.of
 
 
+def test_17_what_etcd_has_written_unanswered_stays_here_though_our_lease_ends(node: Node) -> None:
+    """It was dropped, and in etcd it was ours: nobody else took it from the stream any more."""
+    unused: Any = None
+    member = SimpleNamespace(epoch=9, home=1)
+
+    class Etcd:
+        async def transaction(self, when: Any, then: Any) -> Answer:
+            member.epoch = 0
+            raise EtcdError("no answer")
+
+        async def range_of(self, key: bytes) -> Answer:
+            found = (
+                Kv(node.keys.own("s"), claimed("c", ""), 1, 8),
+                Kv(node.keys.own("other"), claimed("b", ""), 1, 7),
+            )
+            return Answer(True, 9, found)
+
+    cluster: Any = SimpleNamespace(
+        name="c", keys=node.keys, reactor=node.clock, membership=member, mesh=node.mesh,
+        broker=node.broker, moves=node.moves, owners=node.owners, etcd=Etcd(),
+    )  # fmt: skip
+    adoption = Adoption(cluster, unused, unused, "b")
+    for name in ("s", "other"):
+        node.memory.connect(name, 4, clean=False).drop()
+    adoption.pending = {"s", "other"}
+    failed: list[Any] = []
+    owned = {
+        name: Kv(node.keys.own(name), claimed("b", ""), 1, 7) for name in sorted(adoption.pending)
+    }
+    Deferred.fromCoroutine(adoption._own([*owned], owned)).addErrback(failed.append)
+    node.clock.advance(1)
+    assert failed and failed[0].check(EtcdError)
+    adoption._let_go()
+    assert list(node.broker.sessions) == ["s"] and node.owners.owned["s"] == 8
+
+
 class Servers:
     """NATS servers of which each answer about a stream is an error, the next one of these."""
 
