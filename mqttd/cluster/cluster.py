@@ -370,7 +370,7 @@ class Cluster:
         if not self.membership.epoch or self.stopped or self.etcd.older:
             return
         self.still.tick(now)
-        self.owners.audit.tick(now)
+        self.owners.audit.tick(now, self.minority)
         if self.owners.was_by_user != self.owners.is_by_user():
             self.owners.was_by_user = self.owners.is_by_user()
             self._anew, self._next_keep = True, 0.0  # etcd is to say whose they are, or no more

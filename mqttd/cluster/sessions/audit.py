@@ -52,9 +52,10 @@ class Audit:
         self._next = 0.0
         self._asks = False
 
-    def tick(self, now: float) -> None:
-        """A few times a second."""
-        if now < self._next or self._asks or not self.owners.lease or self.rests():
+    def tick(self, now: float, apart: bool = False) -> None:
+        """A few times a second; `apart`: the others may not count with us, and have our sessions
+        by now with what they have been acknowledged, which ours may lack."""
+        if apart or now < self._next or self._asks or not self.owners.lease or self.rests():
             return
         self._next = now + EVERY
         some = self.directory.after(self._at, _MANY)

@@ -401,3 +401,16 @@ def test_17_of_two_who_ask_for_the_same_claim_the_first_is_to_look(node: Node, s
         assert node.moves.arrivals.passed("s", by, first)
     assert said == [("a", LOOK, first, 0)]
     assert node.moves.arrivals.of["s"].next == ("b", first)
+
+
+def test_17_nothing_is_given_away_by_who_may_have_been_taken_over(node: Node) -> None:
+    """It had no way to etcd, and does not know yet that its lease has ended: what it had sent to
+    the heir was in place of what that had read, and a message was acknowledged that was nowhere."""
+    is_at_c(node)
+    node.etcd.write(KEYS.own("s"), claimed("a", "", ALICE), OTHER)
+    node.owners.audit.tick(1.0, True)
+    node.turn()
+    assert "s" in node.memory.broker.sessions
+    node.owners.audit.tick(1.0)
+    node.turn()
+    assert "s" not in node.memory.broker.sessions
