@@ -204,9 +204,11 @@ class AccessByListener:
         """As `AccessControl.class_of`; `on_change` is called when numbers hold no longer."""
         if self._held:
             return -1
+        if not self.own:
+            return int(self.common.class_of(client))
         asked = self._of(client)
         number: int = asked.class_of(client)
-        if number < 0 or not self.own:
+        if number < 0:
             return number
         every = self._all()
         return number * len(every) + every.index(asked)
@@ -215,6 +217,8 @@ class AccessByListener:
         """As `AccessControl.constant`."""
         if self._held:
             return False
+        if not self.own:
+            return bool(self.common.constant(number))
         every = self._all()
         return bool(every[number % len(every)].constant(number // len(every)))
 
