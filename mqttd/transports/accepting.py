@@ -65,6 +65,8 @@ class Accepting(Sockets):
         #: Addresses of connections that have not been asked for theirs, as `accept` told them:
         #: CONNECT needs one soon, and asking the kernel again costs 2 us.
         self.fresh: dict[int, tuple[str, int]] = {}
+        #: The same of those that have been, until the next tick: who has come acts at once.
+        self.lately: dict[int, tuple[str, int]] = {}
         #: The most connections of all ports together; 0: no limit.
         self.most: int = 0
         self.ports: dict[int, Port] = {}
@@ -158,9 +160,18 @@ class Accepting(Sockets):
                 edge.channel.close(0x8B, "listener stopped")
         self.server.perform()
 
+    def came_from(self, fd: int) -> tuple[str, int] | None:
+        """The address of a connection, where it need not be asked of the kernel."""
+        address = self.fresh.pop(fd, None)
+        if address is None:
+            return self.lately.get(fd)
+        self.lately[fd] = address
+        return address
+
     def tick(self, now: int) -> None:
         """Listen again where there is room, let go of what has lingered."""
         self.linger.tick(now)
+        self.lately.clear()
         for port in self.ports.values():
             port.tick(now)
             if len(port.line):

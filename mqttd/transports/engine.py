@@ -460,6 +460,7 @@ class Engine(Accepting):
         if self.channels.take(fd):
             self.close(fd, channel)
             self.fresh.pop(fd, None)
+            self.lately.pop(fd, None)
             self.resumed.discard(fd)
             if isinstance(channel.io, House) and isinstance(channel, Channel):
                 channel.io.lobby.left(channel, channel.io)
@@ -484,9 +485,9 @@ class Engine(Accepting):
         """The peer's address, asked of the kernel: of an open connection none is stored."""
         if channel.fd < 0:
             return ("", 0)
-        fresh = self.fresh.pop(channel.fd, None)
-        if fresh is not None:
-            return fresh
+        known = self.came_from(channel.fd)
+        if known is not None:
+            return known
         port = self.by_name.get(channel.listener)
         return peer_of(channel.fd, int(socket.AF_INET) if port is None else port.family)
 

@@ -215,3 +215,26 @@ def test_what_those_bring_who_come_together_is_weighed(porch: Porch, gated: bool
         assert 0 < metrics.connections_accepted - before < 12
         turns += 1
     assert metrics.connections_accepted == 40
+
+
+def test_who_has_come_lately_is_known_without_the_kernel(
+    porch: Porch,
+) -> None:
+    engine = porch.engine
+    porch.come(CROWD)
+    (first,) = engine.channels.all()
+    came = porch.socks[0].getsockname()
+    fd = first.fd
+    assert engine.peer(first) == engine.peer(first) == came
+    assert engine.lately == {fd: came}
+    engine.tick(porch.now)
+    assert not engine.lately and engine.peer(first) == came  # of the kernel
+    porch.come(OTHER)
+    second = next(each for each in engine.channels.all() if each is not first)
+    assert engine.peer(second) == porch.socks[1].getsockname()
+    porch.come(THIRD)
+    assert len(engine.fresh) == len(engine.lately) == 1
+    for channel in engine.channels.all():
+        channel.end("over")
+    porch.node.broker.perform()
+    assert not engine.lately and not engine.fresh  # others will have these descriptors
