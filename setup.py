@@ -152,7 +152,6 @@ HOT = [
     "mqttd/access/auth/known.py",
     "mqttd/access/authorization.py",
     "mqttd/access/remembered.py",
-    "mqttd/monitor/event_log.py",
     "mqttd/net/fair.py",
     "mqttd/transports/accepting.py",
     "mqttd/transports/costly.py",

@@ -65,7 +65,7 @@ def why_of(error: Any, endpoint: str, has_answered: bool = False) -> str:
 
 def why_of_one(error: Exception, endpoint: str) -> str:
     """The same of one request by a connection of its own."""
-    if isinstance(error, http.client.RemoteDisconnected):
+    if isinstance(error, ConnectionResetError):  # or ended, which http.client has below that
         return _TLS if endpoint.startswith("http:") else _CLOSED
     if isinstance(error, http.client.BadStatusLine):
         return _no_answer(str(error))

@@ -20,7 +20,7 @@ from twisted.web._newclient import (
 )
 
 from mqttd.cluster.etcd.client import EtcdError
-from mqttd.cluster.etcd.why import why_of
+from mqttd.cluster.etcd.why import why_of, why_of_one
 from mqttd.cluster.probe import members_at
 from mqttd.config.schema import Config
 
@@ -87,3 +87,10 @@ def test_who_joins_is_told(data: bytes, scheme: str, said: str) -> None:
         with pytest.raises(EtcdError) as failed:
             members_at(msgspec.structs.replace(config, cluster=cluster))
     assert said in str(failed.value)
+
+
+def test_who_is_reset_may_have_met_tls() -> None:
+    """As by one that closes without having read all: that it has ended may be overtaken so."""
+    reset = ConnectionResetError(104, "Connection reset by peer")
+    assert TLS in why_of_one(reset, "http://h:1")
+    assert TLS not in why_of_one(reset, "https://h:1")
