@@ -14,7 +14,7 @@ import mqttd.plugins.calls.hooks
 import mqttd.plugins.calls.waiting
 from mqttd.broker.ground.alarms import HISTORY, MOST, Alarms
 from mqttd.broker.hooks.points import POINTS
-from mqttd.plugins.calls.budget import ACTIVE, HALF_OPEN, QUARANTINED, Budget, Policy
+from mqttd.plugins.calls.budget import ACTIVE, HALF_OPEN, OFTEN, QUARANTINED, SELDOM, Budget, Policy
 from mqttd.plugins.calls.hooks import Hooks
 from mqttd.session.ground.message import Message
 from mqttd.types import AUTH_IGNORE, OK, STOP, AuthError, HookResult, Verdict
@@ -295,6 +295,26 @@ def test_a_call_in_sixteen_stands_for_the_others_in_the_work_of_a_turn_too(time:
     for _ in range(160):
         hooks.ask_publish(None)
     assert turn.work == pytest.approx(16_000, abs=20)
+
+
+def test_who_becomes_busy_in_the_midst_of_a_second_is_timed_seldom_at_once(time: Time) -> None:
+    hooks, owner = Hooks(), Budget("busy")
+
+    def brief(acc: object) -> None:
+        time.now += 0.0001
+
+    hooks.hook(POINT, brief, owner=owner)
+    for _ in range(2 * OFTEN):
+        hooks.run_hooks(POINT, ())
+    assert owner.mask == 0 and owner.time == pytest.approx(0.4)
+    for _ in range(1600):
+        hooks.run_hooks(POINT, ())
+    assert owner.mask == SELDOM and owner.time == pytest.approx(0.56, abs=0.002)
+    time.now += 1
+    hooks.tick()  # begins to count
+    time.now += 1
+    hooks.tick()
+    assert owner.mask == 0
 
 
 def test_many_short_calls_are_the_matter_of_who_has_them_made(time: Time) -> None:
