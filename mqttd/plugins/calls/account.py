@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 from twisted.internet.defer import Deferred
 
 from mqttd.broker.ground.alarms import Alarms
-from mqttd.plugins.calls.budget import SELDOM, Budget
+from mqttd.plugins.calls.budget import Budget
 from mqttd.plugins.calls.callback import FAILED, JUDGING, Callback, HookCallable, meant, no_result
 from mqttd.plugins.calls.watchdog import GUARDS, TICK, PluginTimeout, Watch, framed, where
 from mqttd.types import HookResult, PluginError
@@ -125,8 +125,8 @@ class Account:
             budget.passed_on += taken * every
         if self.turn is not None:
             self.turn.work += int(taken * every / _UNIT)
-        if budget.calls > budget.often:
-            budget.mask = SELDOM
+        if not budget.mask:
+            budget.hurry()
 
     def returned(
         self,

@@ -28,17 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Literal
 
-__all__ = [
-    "ACTIVE",
-    "CALL",
-    "HALF_OPEN",
-    "OFTEN",
-    "QUARANTINED",
-    "SELDOM",
-    "UNBOUNDED",
-    "Budget",
-    "Policy",
-]
+__all__ = ["ACTIVE", "CALL", "HALF_OPEN", "QUARANTINED", "UNBOUNDED", "Budget", "Policy"]
 
 ACTIVE: Final = "active"
 QUARANTINED: Final = "quarantined"
@@ -49,7 +39,7 @@ CALL: Final = 0.02
 #: Calls a second above which only some are timed.
 OFTEN: Final = 2000
 #: The mask of those: one in 16.
-SELDOM: Final = 15
+_SELDOM: Final = 15
 #: What all calls may take of a second, those included that clients are charged with.
 _ALL: Final = 0.9
 
@@ -94,7 +84,6 @@ class Budget:
         "longest",
         "mask",
         "name",
-        "often",
         "passed_on",
         "per_call",
         "per_second",
@@ -147,8 +136,6 @@ class Budget:
         self.calls: int = 0
         #: A call is timed if its number has none of these bits.
         self.mask: int = 0
-        #: Calls after which it is timed seldom before the second is over, which may be told late.
-        self.often: int = 2 * OFTEN
         self.time: float = 0.0
         #: Of these seconds, those that clients were charged with: no part of the plugin's share.
         self.passed_on: float = 0.0
@@ -218,6 +205,11 @@ class Budget:
         if self.state == HALF_OPEN and now:
             self._quarantine(now)
 
+    def hurry(self) -> None:
+        """Time it seldom before the second is over, which may be told late, if calls are many."""
+        if self.calls - self._second_calls > 2 * OFTEN:
+            self.mask = _SELDOM
+
     def tick(self, now: float) -> float:
         """Close the account of a second, about once in each.
 
@@ -230,9 +222,8 @@ class Budget:
         short = self.passed_on - self._second_short
         began = self._second > 0.0
         self._second = now
-        self.mask = SELDOM if self.calls - self._second_calls > OFTEN * passed else 0
+        self.mask = _SELDOM if self.calls - self._second_calls > OFTEN * passed else 0
         self._second_calls = self.calls
-        self.often = self.calls + 2 * OFTEN
         self._second_time = self.time
         self._second_short = self.passed_on
         if not began:

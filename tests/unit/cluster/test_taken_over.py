@@ -346,6 +346,17 @@ def test_17_what_it_had_claimed_back_and_had_not_had_is_where_it_was(
     legacy.close()
 
 
+def reads(node: Node, adoption: Adoption) -> SessionState:
+    """The state of a session that this node has read as an heir, and what catches the rest."""
+    node.memory.connect("s", 4, clean=False).drop()
+    state = node.broker.registry.hand_over("s", 2)
+    assert state is not None
+    catcher = node.moves.transit.catch("s", state, True)
+    assert catcher is not None
+    adoption._catchers["s"] = catcher
+    return state
+
+
 def test_17_what_was_taken_from_us_before_is_not_what_we_are_the_heir_of(node: Node) -> None:
     """Heard once more, while etcd is asked that it is ours: it went to who had it then, and was
     lost."""
@@ -356,12 +367,7 @@ def test_17_what_was_taken_from_us_before_is_not_what_we_are_the_heir_of(node: N
         broker=node.broker, moves=node.moves,
     )  # fmt: skip
     adoption = Adoption(cluster, unused, unused, "b")
-    node.memory.connect("s", 4, clean=False).drop()
-    state = node.broker.registry.hand_over("s", 2)
-    assert state is not None
-    catcher = node.moves.transit.catch("s", state, True)
-    assert catcher is not None
-    adoption._catchers["s"] = catcher
+    state = reads(node, adoption)
     adoption.heirship.changed = 7
     adoption._enter("s", state)
     assert adoption.pending == {"s"}
@@ -381,12 +387,7 @@ def test_17_what_we_have_claimed_of_it_without_an_answer_is_here(node: Node) -> 
         broker=node.broker, moves=node.moves, owners=node.owners,
     )  # fmt: skip
     adoption = Adoption(cluster, unused, unused, "b")
-    node.memory.connect("s", 4, clean=False).drop()
-    state = node.broker.registry.hand_over("s", 2)
-    assert state is not None
-    catcher = node.moves.transit.catch("s", state, True)
-    assert catcher is not None
-    adoption._catchers["s"] = catcher
+    state = reads(node, adoption)
     node.stored("c", 7, "b")
     legacy: Any = SimpleNamespace(state=lambda client_id: state)
     owned = {"s": node.many.found[0]}
