@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Final
 
 from mqttd.broker.broker import Broker
+from mqttd.broker.sessions.endings import Overdue
 from mqttd.codec import properties as prop
 from mqttd.codec import reasons
 from mqttd.codec.packets import Disconnect
@@ -55,6 +56,7 @@ class Drain:
         #: Clients that were sent away.
         self.ended = 0
         self._ids: list[str] = []
+        self._overdue: Overdue | None = None
         self._due = 0.0
         self._at = 0
 
@@ -65,6 +67,9 @@ class Drain:
             self.ended = 0
             self._due = 0.0
             self._at = broker.now
+        if self._overdue is not None:
+            self._overdue.stop()
+            self._overdue = None
         self.running = True
         self.over = False
         self.rate = rate
@@ -83,9 +88,8 @@ class Drain:
         self._ids = []
         self.broker.connecting.connacks.elsewhere = None
         self.broker.registry.stopping = False
-        for session in self.broker.sessions.values():
-            if session.will is not None and session.channel is None:
-                self.broker.wheel.schedule(session, self.broker.now)  # it was kept meanwhile
+        self._overdue = Overdue(self.broker)
+        self._overdue.run()
         self.broker.alarms.clear("drain")
         self.told(False)
         return True

@@ -3,6 +3,7 @@
     session ends --> Burial    its subscriptions leave the router; it takes nothing meanwhile
     bans, users  --> Sweep     all sessions are looked at, and connections that may not stay end
     a time comes --> Expiry    retained messages that expired are forgotten
+    no stop now  --> Overdue   wills that were kept for the next start are due in their time again
 
 Promise: a session or a sweep that fits one slice is done at once, as if there were none.
 """
@@ -19,7 +20,7 @@ from mqttd.session.channel.channel import Channel
 from mqttd.session.session import Session
 from mqttd.types import ClientInfo
 
-__all__ = ["BURIED", "LOOKED_AT", "Banned", "Burial", "Expiry", "Revoked", "Sweep"]
+__all__ = ["BURIED", "LOOKED_AT", "Banned", "Burial", "Expiry", "Overdue", "Revoked", "Sweep"]
 
 #: Subscriptions of a session that has ended which one slice removes.
 BURIED: Final = 500
@@ -70,6 +71,39 @@ class Expiry(Job):
         broker.retainer.expire(broker.now)
         self.goes_on = broker.retainer.is_due(broker.now)
         return self.goes_on
+
+
+class Overdue(Job):
+    """The sessions that are there when it begins: those that are away, and have a will.
+
+    The broker was to stop, and had kept these (`session.wills_at_stop`); it goes on.
+    """
+
+    def __init__(self, broker: Publishing) -> None:
+        self.broker = broker
+        self.left: list[str] = list(broker.sessions)
+        self.left.reverse()  # who was here first
+
+    def run(self) -> None:
+        """The first slice now, the others in later turns."""
+        if self.slice():
+            self.broker.turns.add(self)
+        self.broker.perform()
+
+    def stop(self) -> None:
+        """Wills are kept again: the others are looked at when they are no more."""
+        self.left.clear()
+
+    def slice(self) -> bool:
+        """Look at some."""
+        broker = self.broker
+        looks = LOOKED_AT
+        while self.left and looks > 0:
+            looks -= 1
+            session = broker.sessions.get(self.left.pop())
+            if session is not None and session.channel is None and session.will is not None:
+                session.due(broker.now)
+        return len(self.left) > 0
 
 
 class Sweep(Job):

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
 from mqttd.broker.drain import Drain
+from mqttd.broker.sessions.endings import LOOKED_AT
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import Publish, Subscribe, Subscription, Will
+from mqttd.codec.properties import Properties
+from mqttd.session.ground.settings import NEVER
 from tests.support.memory import MemoryBroker, MemoryClient
 from tests.unit.testing.stores import MemorySessions
 
@@ -97,6 +101,37 @@ def test_wills_that_a_drain_has_kept_go_out_when_it_is_cancelled() -> None:
     assert drain.cancel()
     node.advance(500)
     assert node.broker.metrics.wills_published == 1
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["cancelled", "and begun again"])
+def test_no_turn_looks_at_more_of_them_than_its_slice(again: bool) -> None:
+    """With 100,000 sessions a cancelled drain held all others up."""
+    node = MemoryBroker(store=MemorySessions())
+    node.settings.wills_at_stop = "keep"
+    node.settings.max_expiry_interval_seconds = NEVER
+    count = 2 * LOOKED_AT + LOOKED_AT // 2
+    will = Will("wills/c", b"gone", 0, False, {prop.WILL_DELAY_INTERVAL: 1000})
+    for number in range(count):
+        properties: Properties = {prop.SESSION_EXPIRY_INTERVAL: NEVER}
+        node.connect(f"c{number}", 5, will=will, properties=properties)
+    drain = Drain(node.broker, lambda: None)
+    drain.begin(100_000.0)
+    while drain.left:
+        node.advance(250)
+        drain.tick(node.broker.now)
+    wheel = node.broker.wheel
+    before = wheel.count  # a session whose deadline is known is in it
+    assert drain.cancel()
+    seen = [wheel.count - before]
+    if again:
+        drain.begin(100_000.0)
+    while node.tasks:
+        tasks, node.tasks = node.tasks, []
+        for task in tasks:
+            task()
+        seen.append(wheel.count - before)
+    assert all(0 <= later - one <= LOOKED_AT for one, later in pairwise([0, *seen]))
+    assert seen[-1] <= LOOKED_AT if again else seen[-1] == count
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
