@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from twisted.internet.defer import Deferred, succeed
 
-from mqttd.cluster.etcd.client import absent, put
+from mqttd.cluster.etcd.client import absent, created, put
 from mqttd.cluster.etcd.keys import Member
 from mqttd.cluster.links.nodes import Node, NodeMesh
 from mqttd.cluster.routes.view import View
@@ -117,6 +117,8 @@ class Part:
         assert said["succeeded"]
         self.dead = False
         self.owners.lease, self.epoch = lease, store.revision
+        if self.owners.all_lasts:
+            self.owners.fence = [created(KEYS.node(self.name), self.epoch)]
         self.look()
 
     def look(self) -> None:

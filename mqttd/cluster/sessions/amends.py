@@ -11,8 +11,9 @@
 
 A client id that is nobody's any more, and somebody's in etcd, would keep out all but that user.
 
-Promise: each key is changed as it was read, or not at all; where etcd does not answer, it is tried
-again.
+Promise: each key is changed as it was read, and as the member that read it (`Owners.fence`), or not
+at all: what comes late to etcd would have a session dropped that another is taking over. While that
+is so, nothing is said. Where etcd does not answer, it is tried again.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any, Final, Protocol
 from twisted.internet.defer import Deferred, DeferredLock
 
 from mqttd.cluster.etcd.client import (
+    Answer,
     Etcd,
     EtcdError,
     Json,
@@ -39,6 +41,7 @@ from mqttd.cluster.etcd.client import (
 from mqttd.cluster.etcd.keys import Keys, Owner, owner_of
 from mqttd.cluster.etcd.many import Many
 from mqttd.cluster.sessions.moves import Moves
+from mqttd.cluster.sessions.silence import Silence
 from mqttd.cluster.sessions.tried import Tried
 from mqttd.cluster.wills.willed import end_for_another
 from mqttd.session.session import Session
@@ -63,6 +66,8 @@ class _Owners(Protocol):
     lease: int
     home: int
     all_lasts: bool
+    silence: Silence
+    fence: list[Json]
     owned: dict[str, int]
     sessions: Mapping[str, Session]
     moves: Moves
@@ -109,6 +114,7 @@ class Amends:
         """Claim those that nobody has; the sessions of the others go there. Returns how many."""
         owners, lost = self.owners, 0
         for at in range(0, len(client_ids), _MANY):
+            fence = owners.fence
             some = {owners.keys.own(each): each for each in client_ids[at : at + _MANY]}
             before = {each: owners.owned.get(each, 0) for each in some.values()}
             found = (await owners.etcd.transaction([], [get(key) for key in some])).found
@@ -138,7 +144,7 @@ class Amends:
                     when = absent(key) if kv is None else equals(key, kv.changed)
                     wanted.append((client_id, when, put(key, value, lease)))
             await self._let_go(elsewhere)
-            await self._put_all(wanted, before)
+            await self._put_all(wanted, before, fence)
             lost += len(elsewhere)
         owners.moves.seen()  # who waits for what is on its way here has it, or not
         return lost
@@ -180,17 +186,26 @@ class Amends:
             elif revision > ours:
                 owners.is_elsewhere(client_id, owner.node, revision, owner.origin)
 
-    async def _put_all(self, wanted: list[tuple[str, Json, Json]], before: dict[str, int]) -> None:
+    async def _put_all(
+        self, wanted: list[tuple[str, Json, Json]], before: dict[str, int], fence: list[Json]
+    ) -> None:
         """Each of these, if its condition holds; `before`: as what they were known to be ours."""
         if not wanted:
             return
         owners = self.owners
-        answer = await owners.etcd.transaction([], [nested(when, then) for _, when, then in wanted])
+        answer = await self._changed(fence, [nested(when, then) for _, when, then in wanted])
         for (client_id, _, _), done in zip(wanted, answer.nested, strict=True):
             if done:
                 self._is_ours(client_id, answer.revision, before[client_id])
             elif owners.owned.get(client_id) == before[client_id]:
                 del owners.owned[client_id]  # who has claimed it has told us, or is about to
+
+    async def _changed(self, fence: list[Json], changes: list[Json]) -> Answer:
+        """Etcd's answer to these. Raises EtcdError, also where `fence` does not hold any more."""
+        answer = await self.owners.etcd.transaction(fence, changes)
+        if not answer.done:
+            raise EtcdError("this node is no member any more")
+        return answer
 
     def _is_as(self, client_id: str, before: int) -> bool:
         """Whether it is here, or comes, as it did when etcd was asked: that may be a while ago."""
@@ -251,7 +266,7 @@ class Amends:
             and (not stays or owners.lease_of(client_id) == owners.home)
         ]
         if some and owners.lease:
-            done = Deferred.fromCoroutine(self._write_all(some))
+            done = Deferred.fromCoroutine(self._write_all(some, owners.fence))
             done.addErrback(lambda failure: self._write_again({each: anew[each] for each in some}))
 
     def _write_again(self, some: dict[str, bool]) -> None:
@@ -259,7 +274,7 @@ class Amends:
         for client_id, stays in some.items():
             self._write_later(client_id, stays, _AGAIN)
 
-    async def _write_all(self, client_ids: list[str]) -> None:
+    async def _write_all(self, client_ids: list[str], fence: list[Json]) -> None:
         owners = self.owners
         for at in range(0, len(client_ids), _MANY):
             some = client_ids[at : at + _MANY]
@@ -272,7 +287,7 @@ class Amends:
             ]  # fmt: skip
             if not changes:
                 continue
-            answer = await owners.etcd.transaction([], changes)
+            answer = await self._changed(fence, changes)
             for client_id, done in zip(some, answer.nested, strict=True):
                 if done and owners.owned.get(client_id) == before[client_id]:
                     owners.owned[client_id] = answer.revision
@@ -287,7 +302,11 @@ class Amends:
         try:
             if not owners.lease:
                 raise EtcdError("etcd does not answer")
-            await owners.many.transaction([equals(key, revision)], [remove(key)])
+            owners.silence.check()
+            when = [*owners.fence, equals(key, revision)]
+            answer = await owners.many.transaction(when, [remove(key)], [get(key)])
+            if any(kv.changed == revision for kv in answer.found):
+                raise EtcdError("this node is no member any more")
         except EtcdError:
             self.ended(client_id, revision)
 
@@ -308,12 +327,12 @@ class Amends:
             self._called = False
             self._end_later()
 
-        if self.owners.lease:
-            Deferred.fromCoroutine(self._end_some()).addBoth(done)
+        if self.owners.lease and not self.owners.silence.lasts():
+            Deferred.fromCoroutine(self._end_some(self.owners.fence)).addBoth(done)
         else:
             done(None)
 
-    async def _end_some(self) -> None:
+    async def _end_some(self, fence: list[Json]) -> None:
         owners = self.owners
         some = dict(islice(self._ended.items(), _MANY))
         keys = {owners.keys.own(each): each for each in some if self._is_over(each)}
@@ -329,7 +348,7 @@ class Amends:
             ):
                 over.append(nested(equals(kv.key, kv.changed), remove(kv.key)))
         if over:
-            await owners.etcd.transaction([], over)
+            await self._changed(fence, over)
         looked_at = set(keys.values())
         for client_id, revision in some.items():
             if self._ended.get(client_id) != revision:

@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 
 from twisted.internet.task import deferLater
 
-from mqttd.cluster.etcd.client import EtcdError, absent, equals, get, put
+from mqttd.cluster.etcd.client import EtcdError, Json, absent, equals, get, put
 from mqttd.cluster.etcd.keys import Keys, Owner, claimed
 from mqttd.cluster.etcd.many import Many
 from mqttd.cluster.sessions.departures import Leaving
@@ -50,6 +50,7 @@ class _Owners(Protocol):
     owned: dict[str, int]
     moves: Moves
     silence: Silence
+    fence: list[Json]
     tried: Tried
 
     def user_in(self, client_id: str, state: SessionState) -> str:
@@ -81,7 +82,7 @@ async def bring_back(owners: _Owners, client_id: str, leaves: Leaving) -> None:
             then = [put(key, own, owners.home)] if waits else []
             if then:
                 owners.tried.claims(client_id, leaves.to, leaves.revision)  # also without an answer
-            answer = await owners.many.transaction(when, then, [get(key)])
+            answer = await owners.many.transaction([*owners.fence, *when], then, [get(key)])
         except EtcdError:
             await deferLater(owners.reactor, _AGAIN)
             continue
@@ -102,6 +103,8 @@ async def bring_back(owners: _Owners, client_id: str, leaves: Leaving) -> None:
         if is_written:
             continue
         if not answer.done and not answer.found:
+            if leaves.doubt:  # it is something else: that node is back, or we are no member
+                await deferLater(owners.reactor, _AGAIN)
             leaves.doubt = waits = True  # nobody has it, and nobody will say that he has
             continue
         if answer.found and changed != leaves.revision:
