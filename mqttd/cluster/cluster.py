@@ -225,7 +225,7 @@ class Cluster:
         self.streams.epoch = member.epoch
         self.owners.lease, self.owners.home = member.lease, member.home
         self.routes.begin(member.epoch, member.lease)
-        self.heirs.begin(member.epoch)
+        self.heirs.begin(member.epoch, member.lease)
         text = "member of the cluster {cluster} as {node}, epoch {epoch}"
         self.log.info(text, cluster=self.settings.name, node=self.name, epoch=member.epoch)
 

@@ -14,6 +14,8 @@
                                           claimed, whose it is (a hash of the user     home
                                           name); home for a session that stays
     will/<node>/<epoch>/<client id>       its will (`mqttd.cluster.wills.heirs`)             none
+    sent/<node>                           what it asked before this does not come      lease
+                                          any more (`mqttd.cluster.wills.ordered`)
     export/<node>                         the URL of its event log, for readers        none
 
 Every node watches `all/`, in one order; `own/` is asked for one by one. What is under a node's
@@ -166,6 +168,7 @@ class Keys:
         self._taken = base + "all/taken/"
         self._own = (base + "own/").encode()
         self._will = base + "will/"
+        self._sent = base + "sent/"
         self.exports = (base + "export/").encode()
         self.wills = self._will.encode()
         #: Those that this node has found and cannot read.
@@ -214,6 +217,10 @@ class Keys:
     def heir(self, node: str) -> bytes:
         """Who takes over what it has left there."""
         return self.all + f"heir/{node}".encode()
+
+    def sent(self, node: str) -> bytes:
+        """Written anew when something had no answer that is not to come any more."""
+        return (self._sent + node).encode()
 
     def export(self, node: str) -> bytes:
         """Where a node's event log is read, for who reads all of them."""

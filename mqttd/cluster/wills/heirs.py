@@ -37,7 +37,6 @@ from mqttd.cluster.etcd.client import (
     EtcdError,
     Kv,
     absent,
-    created,
     end_of,
     equals,
     get,
@@ -47,6 +46,7 @@ from mqttd.cluster.etcd.client import (
 from mqttd.cluster.etcd.keys import Keys
 from mqttd.cluster.etcd.pace import Pace
 from mqttd.cluster.wills.before import Before
+from mqttd.cluster.wills.ordered import Ordered
 from mqttd.cluster.wills.written import Whose, Written
 from mqttd.net.fair import house_of
 from mqttd.session.ground.settings import NEVER
@@ -136,6 +136,7 @@ class Heirs:
         #: Wills of nodes that were gone which this one has published.
         self.published = 0
         self._epoch = 0
+        self._ordered: Ordered
         self._pending: dict[str, None] = {}
         #: What etcd has of ours, or is about to.
         self.written = Written()
@@ -158,9 +159,10 @@ class Heirs:
         broker.will_changed = self.changed
         broker.wills.hold()
 
-    def begin(self, epoch: int) -> None:
+    def begin(self, epoch: int, lease: int) -> None:
         """We are a member: nothing is written yet."""
         again, self._epoch = self._epoch, epoch
+        self._ordered = Ordered(self.etcd, self.keys, self.name, epoch, lease)
         sessions = self.broker.sessions
         self._pending = {name: None for name, each in sessions.items() if each.will is not None}
         if again and self.broker.wills.held is None:
@@ -258,7 +260,7 @@ class Heirs:
         if there:
             self._lanes += 1
             self._under_way.update(there)
-            written = Deferred.fromCoroutine(self._write(self._epoch, then, there))
+            written = Deferred.fromCoroutine(self._write(self._ordered, then, there))
             written.addErrback(lambda failure: self.log.failure("wills are not written", failure))
         if self._pending and self._pending.keys() - self._under_way:
             self._go()
@@ -293,11 +295,11 @@ class Heirs:
             )
             self.log.warn(text, count=len(self.written.left_out), most=self.written.most)
 
-    async def _write(self, epoch: int, then: list[dict[str, Any]], there: list[str]) -> None:
+    async def _write(self, to: Ordered, then: list[dict[str, Any]], there: list[str]) -> None:
         try:
-            while self._epoch == epoch:
+            while self._epoch == to.epoch:
                 try:
-                    await self.etcd.transaction([created(self.keys.node(self.name), epoch)], then)
+                    await to.change(then)
                     break
                 except EtcdError:
                     await deferLater(self.reactor, _AGAIN)

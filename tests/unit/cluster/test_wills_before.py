@@ -92,7 +92,7 @@ class Node:
             self.broker.registry.put_back(session)
             self.broker.registry.resume_waiting(session)
         net.there[name] = epoch = net.put(KEYS.node(name), b"")
-        self.heirs.begin(epoch)
+        self.heirs.begin(epoch, 0)
         net.nodes.append(self)
         self.wait(self.heirs.settle())
         self.wait(self.heirs.sweep())
@@ -260,7 +260,7 @@ def test_a_node_that_was_gone_for_its_lease_alone(net: Net) -> None:
     assert a.heard() == ["away", "there"]
     net.there["b"] = epoch = net.put(KEYS.node("b"), b"")
     net.nodes.append(b)
-    b.heirs.begin(epoch)
+    b.heirs.begin(epoch, 0)
     net.clock.advance(0)
     net.run(10)
     assert not b.heard() and b.broker.sessions["there"].will is not None

@@ -58,7 +58,7 @@ def test_wills_of_a_node_that_is_gone_go_page_by_page() -> None:
     hears.take()
     heirs = Heirs(etcd, KEYS, "a", clock, lambda *_: False, lambda: 0, lambda name: False)  # type: ignore[arg-type]
     heirs.serve(node.broker)
-    heirs.begin(1)
+    heirs.begin(1, 0)
     node.broker.wills.release(published=True)
     heirs.left("b", 7)
     clock.advance(1.0)

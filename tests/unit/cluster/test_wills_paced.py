@@ -47,7 +47,7 @@ class Node:
             self.etcd, KEYS, "a", self.clock, lambda *_: True, lambda: 0, lambda name: True
         )  # type: ignore[arg-type]
         self.heirs.serve(self.broker)
-        self.heirs.begin(1)
+        self.heirs.begin(1, 0)
 
     def will(self, client_id: str, user: str, payload: bytes) -> None:
         """A client has this will from now on."""
