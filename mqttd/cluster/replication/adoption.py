@@ -50,8 +50,10 @@ _GONE: Final = 20
 _QUIET: Final = 20
 #: Sessions that are taken in between two turns, and of which etcd is told at once.
 _SLICE: Final = 50
-#: Seconds for the marks of others, and for sessions to be where the node was about to send them.
+#: Seconds for the marks of others, at least, and for sessions to be where the node was about to
+#: send them; and from the end of a lease until that is known.
 _LATE: Final = 10.0
+_HEARD: Final = 2.0
 
 
 class Adoption:
@@ -222,16 +224,19 @@ class Adoption:
             self._wanted[client_id] = name, revision
 
     async def _meet(self) -> None:
-        """Until all that are there have given what they had."""
+        """Until all that are there have given what they had.
+
+        One that is gone as well, and not known to be, is after a lease: its heir hands it out.
+        """
         nodes, marked = self.cluster.mesh.nodes, self._marks.settled
-        began = self.reactor.seconds()
+        began, patience = self.reactor.seconds(), max(_LATE, self.cluster.settings.lease + _HEARD)
         while not (
             0 in marked
             and all(node.number in marked and -node.number in marked for node in nodes.values())
         ):
             self.heirship.check()
             self.inheriting.look()
-            if self.reactor.seconds() - began > _LATE:
+            if self.reactor.seconds() - began > patience:
                 missing = [n for n, at in nodes.items() if not {at.number, -at.number} <= marked]
                 self.log.warn("no mark of {nodes}", nodes=missing)
                 return

@@ -432,6 +432,32 @@ def test_17_what_etcd_has_written_unanswered_stays_here_though_our_lease_ends(no
     assert list(node.broker.sessions) == ["s"] and node.owners.owned["s"] == 8
 
 
+@pytest.mark.parametrize("lease", [5, 30])
+def test_17_an_heir_waits_until_it_is_known_whether_who_says_nothing_is_gone_as_well(
+    node: Node, lease: int
+) -> None:
+    """What that had for its sessions was lost where leases are longer than ten seconds."""
+    unused: Any = None
+    member = SimpleNamespace(epoch=9, home=1)
+    cluster: Any = SimpleNamespace(
+        name="c", keys=node.keys, reactor=node.clock, membership=member, mesh=node.mesh,
+        broker=node.broker, settings=SimpleNamespace(lease=lease),
+    )  # fmt: skip
+    inheriting: Any = SimpleNamespace(look=lambda: None)
+    adoption = Adoption(cluster, unused, inheriting, "b")
+    for name in ("", "b"):
+        numbers = (0,) if not name else (node.nodes[name].number, -node.nodes[name].number)
+        for number in numbers:
+            adoption._mark(name, number, [], [])
+    met: list[None] = []
+    Deferred.fromCoroutine(adoption._meet()).addCallback(met.append)
+    node.clock.pump([0.05] * 20 * lease)
+    assert not met
+    node.mesh.leave(node.nodes["a"])
+    node.clock.advance(0.05)
+    assert met == [None]
+
+
 class Servers:
     """NATS servers of which each answer about a stream is an error, the next one of these."""
 
