@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 
 from mqttd.cluster.etcd.keys import claimed
 from mqttd.cluster.sessions.left import LEFT, left_of
-from mqttd.cluster.sessions.transit import DONE, WANT, WHOLE
+from mqttd.cluster.sessions.transit import DONE, LOOK, WANT, WHOLE
 from mqttd.types import SessionState
 from tests.unit.cluster.test_looks_again import Said, claims_all, said, sends_all
 from tests.unit.cluster.test_remains import Node as Kept
@@ -125,3 +125,14 @@ def test_what_is_ours_is_here(node: Node, is_ours: bool) -> None:
     assert "s" in node.memory.broker.sessions and not node.moves.departures.of
     assert node.moves.transit.left.of("s") is None
     assert node.etcd.lease() == HOME
+
+
+def test_what_has_ended_where_it_was_is_here_again(node: Node) -> None:
+    """Known: an end leaves nothing in etcd, as a node that is not awaited any more, with all that
+    it had. Then this is better than nothing."""
+    node.etcd.kept.clear()
+    assert claims_all(node) == 0
+    assert node.moves.departures.of["s"].to == "b"
+    node.sends("b", 11, what=LOOK)
+    node.turn(2)
+    assert node.etcd.read() == ("c", "", ALICE) and "s" in node.memory.broker.sessions
