@@ -63,7 +63,7 @@ class _Owners(Protocol):
 async def bring_back(owners: _Owners, client_id: str, leaves: Leaving) -> None:
     """Have a session back, or send it on, as etcd says whose it is."""
     departures, arrivals = owners.moves.departures, owners.moves.arrivals
-    key = owners.keys.own(client_id)
+    key, told = owners.keys.own(client_id), owners.keys.taken(owners.name, client_id)
     own = claimed(owners.name, "", owners.user_in(client_id, leaves.state))
     waits, ours = True, 0
     while waits and departures.of.get(client_id) is leaves:
@@ -82,7 +82,8 @@ async def bring_back(owners: _Owners, client_id: str, leaves: Leaving) -> None:
             then = [put(key, own, owners.home)] if waits else []
             if then:
                 owners.tried.claims(client_id, leaves.to, leaves.revision)  # also without an answer
-            answer = await owners.many.transaction([*owners.fence, *when], then, [get(key)])
+            asks = [get(key), get(told)]
+            answer = await owners.many.transaction([*owners.fence, *when], then, asks)
         except EtcdError:
             await deferLater(owners.reactor, _AGAIN)
             continue
@@ -94,7 +95,9 @@ async def bring_back(owners: _Owners, client_id: str, leaves: Leaving) -> None:
         if lease != owners.lease:
             waits = True  # others may have claimed it since, and have told who we were
             continue
-        changed = answer.found[0].changed if answer.found else 0
+        read = {kv.key: kv for kv in answer.found}
+        kv = read.get(key)
+        changed = 0 if kv is None else kv.changed
         if (is_written or 0 < ours == changed) and not _is_awaited(owners, client_id, ours):
             owners.owned[client_id] = ours
             owners.tried.won(client_id, leaves.to)
@@ -102,18 +105,19 @@ async def bring_back(owners: _Owners, client_id: str, leaves: Leaving) -> None:
             return
         if is_written:
             continue
-        if not answer.done and not answer.found:
+        if not answer.done and kv is None:
             if leaves.doubt:  # it is something else: that node is back, or we are no member
                 await deferLater(owners.reactor, _AGAIN)
             leaves.doubt = waits = True  # nobody has it, and nobody will say that he has
             continue
-        if answer.found and changed != leaves.revision:
-            kv = answer.found[0]
+        if kv is not None and changed != leaves.revision:
             known = owners.keys.owner(kv)
             if not known.node:
                 # It cannot be read; who claims it writes it anew.
                 await deferLater(owners.reactor, _AGAIN)
                 continue
+            if owners.name not in (known.node, known.origin):
+                owners.tried.is_anothers(client_id, changed, told in read)
             if leaves.may_be_there:
                 awaited = arrivals.is_left(leaves.to) or arrivals.home_of(leaves.to) >= 0
                 await deferLater(owners.reactor, _AGAIN if waits else _LATE)

@@ -127,6 +127,22 @@ def test_what_is_ours_is_here(node: Node, is_ours: bool) -> None:
     assert node.etcd.lease() == HOME
 
 
+def test_17_who_has_claimed_it_of_him_is_given_what_we_have_and_he_is_not_asked_again(
+    node: Node, said: Said
+) -> None:
+    """`b` had claimed it of us, and may have what we had had before: that was given to `a`."""
+    claims_all(node)
+    revision = node.etcd.write(KEYS.own("s"), claimed("a", "b", ALICE), OTHER)
+    node.owners.wanted("s", "b", revision - 1)  # it had no answer of etcd, and asks as we do
+    node.sends("b", 11, what=LOOK)
+    node.turn(2)
+    said.clear()
+    node.owners.wanted("s", "a", revision)
+    node.turn(2)
+    assert not [each for each in said if each[:2] == ("b", WANT)]
+    assert ("a", WHOLE, revision, 1) in said or node.moves.departures.of["s"].to == "a"
+
+
 def test_what_has_ended_where_it_was_is_here_again(node: Node) -> None:
     """Known: an end leaves nothing in etcd, as a node that is not awaited any more, with all that
     it had. Then this is better than nothing."""

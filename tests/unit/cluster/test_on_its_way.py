@@ -141,7 +141,7 @@ def test_it_is_kept_while_it_goes_to_who_has_claimed_it_of_a_dead_node(node: Nod
     """Given to `a`, which is killed; `b` has claimed it of that meanwhile."""
     owners = Owners(None, Keys("t"), "c", node.moves.transit.reactor, lambda name: name == "b")  # type: ignore[arg-type]
     owners.lease, owners.moves = 1, node.moves
-    found = Answer(False, 9, (Kv(b"", claimed("b", "a"), 8, 8, 0),))
+    found = Answer(False, 9, (Kv(owners.keys.own("s"), claimed("b", "a"), 8, 8, 0),))
     many: Any = type("Many", (), {"transaction": lambda *_: succeed(found)})()
     owners.many = many
     node.moves.gone = owners.gone

@@ -64,6 +64,6 @@ def test_17_what_is_had_back_late_is_not_an_older_one() -> None:
 
 
 def test_17_what_two_clients_have_goes_on_and_is_lost_nowhere() -> None:
-    seeds = ((420648, False), (422226, True), (422270, True), (422590, True))
+    seeds = ((420648, False), (422226, True), (422270, True), (422590, True), (432358, True))
     wrong = {seed: Trio(seed, lasts, True, True, True, None, True).run() for seed, lasts in seeds}
     assert not any(wrong.values()), wrong
