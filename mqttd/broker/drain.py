@@ -26,10 +26,12 @@ from mqttd.codec.serializer import serialize
 from mqttd.session.channel.channel import Channel
 from mqttd.session.ground.connection import OPEN
 
-__all__ = ["Drain"]
+__all__ = ["LOOKED_AT", "Drain"]
 
 #: Seconds whose worth of endings one tick may make up for.
 _PAUSE: Final = 0.5
+#: Sessions that one tick looks at: most clients may be away.
+LOOKED_AT: Final = 10_000
 _DETAIL: Final = "this node is being drained"
 
 
@@ -58,7 +60,7 @@ class Drain:
         self._ids: list[str] = []
         self._overdue: Overdue | None = None
         self._due = 0.0
-        self._at = 0
+        self._at = self._looks = 0
 
     def begin(self, rate: float, reference: str = "", for_ever: bool = False) -> None:
         """Let nobody in, and send those who are there away; again: at another rate, elsewhere."""
@@ -106,6 +108,7 @@ class Drain:
         passed = min((now - self._at) / 1000, _PAUSE)
         self._at = now
         self._due = min(self._due + passed * self.rate, max(1.0, _PAUSE * self.rate))
+        self._looks = LOOKED_AT
         while self._due >= 1 and self._end_one():
             self._due -= 1
         self.broker.perform()
@@ -114,22 +117,24 @@ class Drain:
             self.done()
 
     def _end_one(self) -> bool:
-        """Send one client away; False if there is none."""
+        """Send one client away; False if there is none, or it is not found in this tick."""
         broker = self.broker
         again = True
-        while True:
+        while self._looks > 0:
             if not self._ids:
                 if not again or not broker.attached:
                     return False
                 again = False
                 self._ids = list(broker.sessions)
                 self._ids.reverse()  # who was here first
+            self._looks -= 1
             session = broker.sessions.get(self._ids.pop())
             channel = broker.channel_of(session) if session is not None else None
             if channel is not None and channel.state == OPEN:
                 self._send_away(channel)
                 self.ended += 1
                 return True
+        return False
 
     def _send_away(self, channel: Channel) -> None:
         if not channel.v5:
