@@ -143,7 +143,7 @@ class Cluster:
             broker, self.mesh, self.reactor, self.name, self.settled, lambda: self.routes.revision
         )
         self.owners.serve(broker, self.moves)
-        self.commons = Commons(self.etcd, self.keys, self.name, self.reactor, broker)
+        self.commons = Commons(broker, self.membership)
         self.commons.share(roles)
         self.commons.asked = self.leaves.asked
         self.everything, self.other = self.commons.all, self.commons.one

@@ -7,8 +7,9 @@
     all/out/<node>               --> that node is no member until it is asked to join
     export/<node>                <-- where readers of all event logs find that of this node
 
-Promise: a node has all bans before it lets clients in. What is made while etcd is away holds here,
-and is told when it is back.
+Promise: a node has all bans before it lets clients in. What is made while etcd is away, or this
+node is no member, holds here, and is told after that. What was asked of etcd in vain does not come
+there behind what has changed since: a ban that was lifted, a role that was taken away.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from twisted.python.failure import Failure
 from mqttd.access.roles.roles import Roles
 from mqttd.broker.broker import Broker
 from mqttd.broker.rights.bans import Ban, BanError
-from mqttd.cluster.etcd.client import Etcd, EtcdError, put, remove
-from mqttd.cluster.etcd.keys import Keys
+from mqttd.cluster.etcd.client import EtcdError, Json, put, remove
+from mqttd.cluster.etcd.membership import Membership
+from mqttd.cluster.etcd.ordered import Ordered
 from mqttd.cluster.etcd.reading import Said
 from mqttd.cluster.roles import KIND, SharedRoles
 
@@ -40,12 +42,12 @@ _AGAIN: Final = 0.5
 class Commons:
     """The bans of `broker` and of all other nodes; `asked` is told what this one is to do."""
 
-    def __init__(self, etcd: Etcd, keys: Keys, name: str, reactor: Any, broker: Broker) -> None:
-        self.etcd = etcd
-        self.keys = keys
-        self.name = name
-        self.reactor = reactor
+    def __init__(self, broker: Broker, member: Membership) -> None:
         self.broker = broker
+        self.member = member
+        self.etcd, self.keys, self.name = member.etcd, member.keys, member.name
+        self.reactor = member.reactor
+        self._ordered = Ordered(self.etcd, self.keys, self.name, 0, 0)
         self.log = Logger(namespace="mqttd.cluster")
         self.asked: Callable[[dict[str, Any]], object] = lambda _: None
         #: Set by who has them, before this begins.
@@ -184,7 +186,7 @@ class Commons:
                 for key, value in some.items()
             ]
             try:
-                await self.etcd.transaction([], then)
+                await self._change(then)
             except EtcdError as error:
                 self._answer(str(error))
                 await deferLater(self.reactor, _AGAIN)
@@ -194,3 +196,11 @@ class Commons:
                     del self._pending[key]
             self._why = ""
         self._answer("")
+
+    async def _change(self, then: list[Json]) -> None:
+        """Have these made. Raises EtcdError."""
+        member = self.member
+        if self._ordered.epoch != member.epoch:
+            self._ordered = Ordered(self.etcd, self.keys, self.name, member.epoch, member.lease)
+        if not (member.lease and await self._ordered.change(then)):
+            raise EtcdError("this node is no member of the cluster")

@@ -15,7 +15,7 @@
                                           name); home for a session that stays
     will/<node>/<epoch>/<client id>       its will (`mqttd.cluster.wills.heirs`)             none
     sent/<node>                           what it asked before this does not come      lease
-                                          any more (`mqttd.cluster.wills.ordered`)
+                                          any more (`mqttd.cluster.etcd.ordered`)
     export/<node>                         the URL of its event log, for readers        none
 
 Every node watches `all/`, in one order; `own/` is asked for one by one. What is under a node's

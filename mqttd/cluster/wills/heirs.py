@@ -44,9 +44,9 @@ from mqttd.cluster.etcd.client import (
     remove,
 )
 from mqttd.cluster.etcd.keys import Keys
+from mqttd.cluster.etcd.ordered import Ordered
 from mqttd.cluster.etcd.pace import Pace
 from mqttd.cluster.wills.before import Before
-from mqttd.cluster.wills.ordered import Ordered
 from mqttd.cluster.wills.written import Whose, Written
 from mqttd.net.fair import house_of
 from mqttd.session.ground.settings import NEVER

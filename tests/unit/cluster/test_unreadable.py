@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -116,7 +117,10 @@ class Here:
         self.mesh = NodeMesh(self.broker, lambda _: None, lambda _: None, lambda *_: None)
         etcd: Any = Nothing()
         self.clock = Clock()
-        self.commons = Commons(etcd, self.keys, "me", self.clock, self.broker)
+        member: Any = SimpleNamespace(
+            etcd=etcd, keys=self.keys, name="me", reactor=self.clock, epoch=1, lease=1
+        )
+        self.commons = Commons(self.broker, member)
         self.roles = Roles()
         self.commons.share(self.roles)
         self.commons.begin()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from twisted.internet.defer import Deferred
 
-from mqttd.cluster.wills.ordered import Ordered
+from mqttd.cluster.etcd.ordered import Ordered
 from mqttd.session.ground.message import Message
 from tests.support.shared_etcd import KEYS
 from tests.unit.cluster.test_wills_before import Net, Node
