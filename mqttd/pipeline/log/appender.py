@@ -44,6 +44,9 @@ NOTE_WITHIN: Final = 0.5
 #: And between two looks at what is done in the background.
 LOOK_EVERY: Final = 5.0
 LOOK_SOON: Final = 0.25
+#: Seconds after the block before within which one comes in haste: who waits for them to be written
+#: sends the next ones then.
+CLOSE: Final = 0.005
 #: So many bytes a second, or more, are no quiet moment.
 BUSY: Final = 10 << 20
 #: Seconds without an event after which nothing is expected to follow.
@@ -65,9 +68,11 @@ class _Waiting:
         self.gap = taken is None
         self.parts = [data]
 
-    def packed(self, epoch: int, codec: Codec | None, quick: Codec | None, loose: bool) -> Encoded:
+    def packed(
+        self, epoch: int, codec: Codec | None, quick: Codec | None, loose: bool, hasty: bool
+    ) -> Encoded:
         if self.taken is not None:
-            self.parts = parts(self.taken, self.base, epoch, codec, quick, loose)
+            self.parts = parts(self.taken, self.base, epoch, codec, quick, loose, hasty)
             self.taken = None
         first = self.parts[0]
         later = not self.gap and is_loose(first)
@@ -334,6 +339,7 @@ class Appender:
         looked_at = time.monotonic()
         look_at = looked_at + LOOK_EVERY
         wrote_at = looked_at
+        last = looked_at
         seen = 0
         wait = LOOK_EVERY
         while True:
@@ -346,12 +352,14 @@ class Appender:
             try:
                 if blocks or self._fails:
                     epoch = self.writer.epoch
+                    hasty = time.monotonic() - last < CLOSE
                     self.writer.write(
                         [
-                            block.packed(epoch, self.codec, self.quick, self.loose)
+                            block.packed(epoch, self.codec, self.quick, self.loose, hasty)
                             for block in blocks
                         ]
                     )
+                    last = time.monotonic()
                 if self.background is not None and time.monotonic() >= look_at:
                     now = time.monotonic()
                     quiet = self.written_bytes - seen < BUSY * (now - looked_at)

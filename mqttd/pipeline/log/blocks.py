@@ -72,7 +72,8 @@ FLAG_GAP: Final = 1
 FLAG_DAMAGE: Final = 2
 #: With FLAG_GAP: no event is known to be lost, the offsets are not used.
 FLAG_SKIP: Final = 4
-#: Of a packed block: its payloads would be smaller compressed, and there was no time for it.
+#: Of a packed block: it would be smaller compressed, or its payloads would, and there was no time
+#: for it.
 FLAG_LOOSE: Final = 16
 
 QOS: Final = 0x03
@@ -165,7 +166,7 @@ class Block(NamedTuple):
 
     @property
     def loose(self) -> bool:
-        """Whether its payloads wait to be compressed."""
+        """Whether something of it waits to be compressed."""
         return self.flags & FLAG_LOOSE > 0
 
     @property
@@ -303,7 +304,7 @@ def is_packed(data: bytes | memoryview) -> bool:
 
 
 def is_loose(data: bytes | memoryview) -> bool:
-    """Whether the payloads of such a block wait to be compressed."""
+    """Whether something of such a block waits to be compressed."""
     return int.from_bytes(data[6:8], "little") & FLAG_LOOSE > 0
 
 

@@ -321,6 +321,27 @@ def test_14_payloads_that_come_quickly_are_left_and_the_segment_says_so(
     assert (blocks, events) == (1, 400) and size == loose > sum(map(len, payloads))
 
 
+@pytest.mark.parametrize("close", [0.0, 60.0])
+def test_14_blocks_that_follow_closely_are_left_and_the_segment_says_so(
+    make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch, close: float
+) -> None:
+    monkeypatch.setattr(appender, "CLOSE", close)
+    bench = make(codec=zstd(), quick=zstd(QUICK), loose=True)
+    held: list[Held] = []
+    bench.writer.closed = lambda name, one: held.append(one)
+    for block in range(1, 5):
+        for _ in range(20):
+            bench.append(1, payload=readings()[:200])
+        bench.log.flush()
+        bench.written(20 * block)
+    bench.writer.segment_bytes = 1
+    bench.append(1)
+    bench.stop()
+    assert len(bench.events()) == 81
+    ((blocks, _, size, loose),) = held
+    assert blocks == 4 and (loose > size // 2 if close else not loose)
+
+
 @pytest.mark.parametrize("busy", [0, 1 << 40])
 def test_14_what_is_done_beside_is_told_whether_much_is_written(
     make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch, busy: int

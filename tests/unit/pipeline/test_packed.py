@@ -138,6 +138,27 @@ def test_14_many_payloads_can_be_left_for_later(payloads: list[bytes], left: boo
     assert [event.payload for event in decode_block(data, "n")] == payloads
 
 
+@pytest.mark.parametrize("size", [300, 4096])
+def test_14_a_small_block_in_haste_is_left_for_later(size: int) -> None:
+    payloads = [one[:size] for one in text(8) + noise(4)]
+    taken = in_pieces(payloads)
+    data = b"".join(parts(taken, 7, 3, usual := Counting(), Counting(), True, hasty=True))
+    assert is_loose(data) and verify(data)
+    assert all(given >= 2 * _KIB for given in usual.given)
+    assert [event.payload for event in decode_block(data, "n")] == payloads
+    # With time for it, or where nothing may be left, it is what it was.
+    at_once = b"".join(parts(taken, 7, 3, zstd(), zstd(), loose=False))
+    assert b"".join(parts(taken, 7, 3, zstd(), zstd(), False, hasty=True)) == at_once
+    assert not is_loose(at_once)
+
+
+def test_14_a_large_block_is_the_same_in_haste() -> None:
+    for payloads in (text(16), noise(16), filler(16)):
+        taken = in_pieces(payloads)
+        made = [b"".join(parts(taken, 7, 3, zstd(), zstd(), True, hasty=h)) for h in (False, True)]
+        assert made[0] == made[1]
+
+
 def test_14_many_payloads_are_compressed_quickly_and_few_well() -> None:
     _, usual, quick = quickly(filler(16))
     assert sum(quick.given) >= 16 * 64 * _KIB and max(usual.given) < 64 * _KIB
