@@ -45,6 +45,8 @@ class Coming:
         self.by = revision
         #: The first of these: others were told in it, and so are we.
         self.claimed = revision
+        #: A later claim of ours that it is for since, of which there is nothing else; 0: of none.
+        self.succeeds = 0
         #: Under which lease of ours etcd has said last that it is ours.
         self.lease = 0
         self.older = older
@@ -101,6 +103,7 @@ class Coming:
     def is_for(self, later: Coming) -> None:
         """It is what there is for a later claim of ours: of whom that was, that one has nothing."""
         self.by, self.claimed, self.lease = later.by, later.claimed, later.lease
+        self.succeeds = later.by
         self.user, self.lasts = later.user, self.lasts or later.lasts
         self.next, self.waits, self.missed = later.next, later.waits, later.missed
         self.sure, later.waits = False, None

@@ -320,14 +320,14 @@ class Moves:
             comes.offer = None
         if comes is None or comes.whole or comes.origin != node.name:
             return
-        asks = bool(of) or comes.offer is not None
+        asks, later = bool(of) or comes.offer is not None, comes.succeeds
         if asks:  # also if that node says that it has nothing before etcd has answered
             comes.asks.extend([node.name, *of])  # what leaves there may be ours by now
         found = await self.whose(client_id)
         if found is not None and not comes.is_by(self.name, found):
             self.arrivals.drop(client_id, comes, found)
-        elif found is not None and asks and comes.origin == node.name:
-            self.arrivals.nothing(client_id, comes)
+        elif found is not None and comes.origin == node.name and (asks or comes.succeeds != later):
+            self.arrivals.nothing(client_id, comes)  # nor is there of that
 
     def recall(self, client_id: str, revision: int) -> SessionState | None:
         """What was to leave here, and has not: nobody had it before it was claimed here now."""

@@ -414,3 +414,23 @@ def test_17_nothing_is_given_away_by_who_may_have_been_taken_over(node: Node) ->
     node.owners.audit.tick(1.0)
     node.turn()
     assert "s" not in node.memory.broker.sessions
+
+
+def test_17_who_is_to_look_has_nothing_where_it_is_for_a_later_claim_by_the_time_etcd_answers(
+    node: Node,
+) -> None:
+    """There was nothing for that either, but what was awaited still: without end, by all nodes."""
+    node.etcd.write(KEYS.own("s"), claimed("b", "", ALICE), OTHER)
+    node.etcd.revision += 5
+    said = node.owners.claim("s", "alice", False)
+    assert isinstance(said, Deferred)
+    node.turn()
+    revision = node.etcd.revision
+    node.moves.arrivals.suppose("s", "b", 11, revision - 1)  # as for who had claimed it of us
+    for what, of in ((LOOK, revision - 1), (WHOLE, revision)):
+        node.moves.told(node.nodes["b"], packed([what, b"s", of.to_bytes(8, "big")]))
+    node.mesh.applied = revision
+    node.turn()
+    node.sends("a", revision - 1)  # which is asked, too
+    node.moves.seen()
+    assert not node.moves.arrivals.of and said.called
