@@ -155,7 +155,7 @@ def _give(owners: _Owners, client_id: str, known: Owner, revision: int, leaves: 
         same = comes.since in (0, leaves.revision) and comes.before in ("", owners.name)
         if same and not leaves.may_be_there:
             arrivals.brought_back(client_id, revision)
-            if client_id in departures.of:
+            if departures.of.get(client_id) is leaves:  # else it has gone on from here
                 departures.drop(client_id)  # what has come is later
     else:
         owners.owned[client_id] = revision

@@ -239,6 +239,19 @@ def test_17_what_left_here_and_is_refused_there_is_given_to_who_waits_for_it(nod
     assert isinstance(connack, Connack) and connack.session_present
 
 
+def test_17_and_goes_to_who_has_claimed_it_of_us_before_etcd_has_answered(node: Node) -> None:
+    """It was dropped when it had just gone on from here, and its client had a new one."""
+    is_at_c(node)
+    revision = taken_unheard(node, "b")
+    node.owners.taken("s", "b", revision)
+    node.comes("alice", False)
+    node.moves.whose = lambda client_id: Deferred()
+    node.sends("b", node.owners.owned["s"], b"c", what=LOOK)
+    before_answer(node, lambda: node.owners.taken("s", "a", taken_unheard(node, "a")))
+    node.sends("b", revision, what=LOOK)
+    assert node.moves.departures.of["s"].to == "a"
+
+
 @pytest.mark.parametrize("of", ["a", ""])
 def test_17_but_not_where_that_has_had_it_of_a_third_since_or_of_nobody(
     node: Node, of: str

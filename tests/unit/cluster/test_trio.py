@@ -64,6 +64,11 @@ def test_17_what_is_had_back_late_is_not_an_older_one() -> None:
 
 
 def test_17_what_two_clients_have_goes_on_and_is_lost_nowhere() -> None:
-    seeds = ((420648, False), (422226, True), (422270, True), (422590, True), (432358, True))
+    seeds = ((420648, False), (422226, True), (422270, True), (422590, True), (432358, True),
+             (436060, True))  # fmt: skip
     wrong = {seed: Trio(seed, lasts, True, True, True, None, True).run() for seed, lasts in seeds}
     assert not any(wrong.values()), wrong
+
+
+def test_17_nor_do_all_nodes_wait_for_what_none_has() -> None:
+    assert not Trio(434550, False, True, False, True, None, True).run()
