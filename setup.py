@@ -94,6 +94,7 @@ HOT = [
     "mqttd/broker/sessions/endings.py",
     "mqttd/broker/publish/asked.py",
     "mqttd/broker/publish/fans.py",
+    "mqttd/broker/publish/gate.py",
     "mqttd/broker/routing/gears.py",
     "mqttd/broker/ground/ground.py",
     "mqttd/broker/sessions/handing.py",

@@ -35,6 +35,7 @@ class Journal(Ending):
         "alone",
         "changes",
         "fleeting",
+        "grouped",
         "holding",
         "once",
         "reading",
@@ -67,6 +68,8 @@ class Journal(Ending):
         self.soon: bool = False
         #: What is told belongs together over more than this turn: none of it is kept before all is.
         self.whole: bool = False
+        #: What is told is kept in groups, of which `whole` keeps one open.
+        self.grouped: bool = False
         #: For what was `queued` last (`mqttd.session.ground.message`); 0: it cannot be read again.
         self.receipt: i64 = 0
 
@@ -213,6 +216,10 @@ class Journal(Ending):
 
     def when_kept(self, told: Callable[[], None]) -> None:
         """Call `told` when everything told so far is kept, at once if it is."""
+        told()
+
+    def when_parted(self, told: Callable[[], None]) -> None:
+        """Call `told` when what is told then is kept in another group than what was told so far."""
         told()
 
     def end_turn(self) -> None:

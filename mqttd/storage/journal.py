@@ -70,7 +70,6 @@ class StoreJournal(Releasing):
         "_last",
         "_noted",
         "durability",
-        "failing",
         "groups",
         "listeners",
         "owners",
@@ -102,8 +101,6 @@ class StoreJournal(Releasing):
         self.stuck: bool = False
         #: Groups that were written.
         self.groups: int = 0
-        #: The disk takes no group for now.
-        self.failing: bool = False
         #: Blocks that were read again, to be moved.
         self._found: deque[tuple[int, bytes, bytes]] = deque()
         #: Something was told in this turn; its end has been put off once.
@@ -324,13 +321,6 @@ class StoreJournal(Releasing):
             for channel in corked:
                 channel.abandon(detail)
 
-    def fail(self, failing: bool) -> None:
-        """The disk takes no group for now, or takes them again."""
-        self.failing = failing
-        if failing:
-            for waiting in (self._waiting, self._waiting_for):
-                waiting.uncork()
-
     def bind(self, once: bool) -> None:
         """See `Journal.bind`; a disk that takes nothing holds nothing up."""
         self.once = once and not self.failing and self.durability.default != NONE
@@ -415,6 +405,7 @@ class StoreJournal(Releasing):
         """Have what was gathered written; what it needs no writing for is kept at once."""
         ledger = self.ledger
         waiting = self._waiting
+        self._part()
         ledger.sweep()
         group = ledger.close()
         if group is None or group.empty():
@@ -445,7 +436,7 @@ class StoreJournal(Releasing):
         if self._fetches:
             self.serve()
         more = not self.ledger.group.empty() or len(self._waiting.promises) > 0
-        if more and not (self._noted or self.whole or self._pauses()):
+        if (more or self._parting) and not (self._noted or self.whole or self._pauses()):
             self._close()
         self.weigh()
 

@@ -75,11 +75,16 @@ class Waiting:
 class Releasing(ReadingJournal):
     """A journal that lets go of what waited, slice by slice."""
 
-    __slots__ = ("_closed_at", "_free_at", "_releasing", "_under_way", "_waiting", "_waiting_for",
-                 "pause")  # fmt: skip
+    __slots__ = ("_closed_at", "_free_at", "_parting", "_releasing", "_under_way", "_waiting",
+                 "_waiting_for", "failing", "pause")  # fmt: skip
 
     def __init__(self, ledger: Ledger, since: int) -> None:
         super().__init__(ledger, since)
+        self.grouped = True
+        #: The disk takes no group for now.
+        self.failing: bool = False
+        #: Who is told when the group that is gathered now is closed.
+        self._parting: list[Callable[[], None]] = []
         self._waiting: Waiting = Waiting()
         self._under_way: Group | None = None
         self._waiting_for: Waiting = self._waiting
@@ -114,6 +119,29 @@ class Releasing(ReadingJournal):
             return False
         pause(left / 1e9)
         return True
+
+    def fail(self, failing: bool) -> None:
+        """The disk takes no group for now, or takes them again."""
+        self.failing = failing
+        self.grouped = not failing
+        if failing:
+            self._part()
+            for waiting in (self._waiting, self._waiting_for):
+                waiting.uncork()
+
+    def when_parted(self, told: Callable[[], None]) -> None:
+        """See `Journal.when_parted`; a disk that takes nothing holds nothing up."""
+        if self.failing:
+            told()
+        else:
+            self._parting.append(told)
+            self.begin()
+
+    def _part(self) -> None:
+        """What is told from now on is in another group."""
+        parting, self._parting = self._parting, []
+        for told in parting:
+            told()
 
     def release(self) -> bool:
         """Let go of some of what waited for groups that are written; whether there is more.

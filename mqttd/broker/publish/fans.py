@@ -10,6 +10,10 @@ and in place of a session that has moved meanwhile whoever stands for it (`Fans.
 with many shapes (identifiers) is weighed by the bytes that are made of it, not by its receivers
 alone.
 
+A message that a store has as a whole keeps its group open, for which the acknowledgements of others
+wait: the next one begins when the group of the one before is closed. Until then it is not taken
+from what its publisher has sent (`mqttd.broker.publish.gate`).
+
 Promise: a slice is at most `_SLICE` units of work, a delivery being one, and 2 KiB of output;
 messages of one publisher reach each receiver in their order; an acknowledgement goes when the last
 receiver has its message, and it is kept where that has to be. Of QoS 2, and of what another process
@@ -27,6 +31,7 @@ from typing import Final
 
 from mqttd.broker.ground.ground import Ground
 from mqttd.broker.ground.turns import Job
+from mqttd.broker.publish.gate import Gate
 from mqttd.codec.reasons import MqttError
 from mqttd.session.channel.channel import OPEN, Channel
 from mqttd.session.ground.connection import Connection
@@ -234,8 +239,6 @@ class Fans:
         self.lines: dict[str, deque[Fan]] = {}
         #: What they weigh.
         self.bytes: int = 0
-        #: Those of which a store has all or nothing, and what else it has as a whole.
-        self.held: int = 0
         #: Publishers whose messages wait for room on the way to another process.
         self.clogged: set[str] = set()
         #: The number of the last one; and the one that is handed out now, in a later turn.
@@ -243,6 +246,8 @@ class Fans:
         self.current: Fan | None = None
         #: Receivers that are gone -> who has come in their place while something was under way.
         self.instead: dict[State, State] = {}
+        #: What a store has as a whole.
+        self.gate = Gate(broker)
 
     def busy_with(self, source: str) -> bool:
         """Whether a message of this publisher is under way."""
@@ -319,24 +324,13 @@ class Fans:
         """Have all of it in one transaction of the store, with what its turn has brought."""
         if not fan.whole and fan.source not in self.clogged:
             fan.whole = True
-            self.open_whole()
+            self.gate.enter()
 
     def let_go(self, fan: Fan) -> None:
         """All of it is told; or it waits for what may wait for the store."""
         if fan.whole:
             fan.whole = False
-            self.close_whole()
-
-    def open_whole(self) -> None:
-        """What is told from now on belongs together, with what this turn has brought."""
-        self.held += 1
-        self.broker.journal.whole = True
-
-    def close_whole(self) -> None:
-        """All of one thing that belongs together is told."""
-        self.held -= 1
-        if not self.held:
-            self.broker.journal.end_whole()
+            self.gate.leave()
 
     def wait(self, line: deque[Fan]) -> None:
         """There is no room for these: their way may be shut until the store has written."""
@@ -346,7 +340,7 @@ class Fans:
 
     def finish(self) -> None:
         """The process ends: what is to be kept as a whole is told now."""
-        while self.held and len(self.broker.turns):
+        while self.gate.held and len(self.broker.turns):
             self.broker.turns.turn()
 
     def go_on(self, line: deque[Fan]) -> bool:

@@ -27,6 +27,7 @@ from mqttd.broker.routing.shared import Group
 from mqttd.codec import reasons
 from mqttd.codec.properties import encode_properties
 from mqttd.codec.topic import validate_topic_name
+from mqttd.session.channel.channel import Channel
 from mqttd.session.gathering import Gathering
 from mqttd.session.ground.message import Delivery, Message
 from mqttd.session.ground.runs import Run
@@ -157,6 +158,11 @@ class Publishing(Rights):
     def fan_out(self, inbound: Inbound, route: Route) -> int:
         """See `Router.fan_out`."""
         return self.fans.run(InboundFan(inbound, route))
+
+    def queues(self, channel: General, route: Route, size: int) -> bool:
+        """See `Router.queues`."""
+        assert isinstance(channel, Channel)
+        return route.is_wide(size) and self.fans.gate.stops(channel)
 
     def publish_text(self, topic: str, payload: bytes, qos: int = 0, retain: bool = False) -> int:
         """Publish a message of the broker's own (`$SYS`, API) and flush it.

@@ -94,7 +94,7 @@ class Handing(Job):
             self._done(estate)
             return
         self.line.append(estate)
-        self.broker.fans.open_whole()
+        self.broker.fans.gate.enter()
         if first:
             self.broker.turns.add(self)
 
@@ -121,7 +121,7 @@ class Handing(Job):
         if not self._some(estate):
             self.line.popleft()
             self._done(estate)
-            broker.fans.close_whole()
+            broker.fans.gate.leave()
 
     def finish(self) -> None:
         """The process ends: all of it now."""

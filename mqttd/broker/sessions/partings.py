@@ -129,7 +129,7 @@ class Partings(Job):
 
         Else the store would have none of many wills for thousands before all had gone.
         """
-        if self.broker.fans.held:
+        if self.broker.fans.gate.held:
             self.late = True
         return not self.late and not self._is_held_up()
 
@@ -143,7 +143,7 @@ class Partings(Job):
             self.waits = True
             broker.when_relieved(self._go_on)
             return False
-        if self.late and not broker.fans.held:
+        if self.late and not broker.fans.gate.held:
             self.late = False
             return len(self.line) > 0
         self._some()

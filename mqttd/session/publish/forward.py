@@ -110,8 +110,9 @@ class Forwarding(Naming):
             if router.watched and self.is_watched():
                 self._geared(route, data, pos, p, topic_end, at, body, end, expiry)
                 return end
-        gear = route.gear
-        size = end - pos
+        gear, size = route.gear, end - pos
+        if first & 4 and router.journal.whole and router.queues(self, route, size):
+            return pos
         if size > SMALL and route.is_wide(size):
             if not route.topic:
                 route = self.current(data[p + 2 : topic_end])

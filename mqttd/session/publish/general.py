@@ -97,6 +97,10 @@ class Router(Judge):
         """
         raise NotImplementedError
 
+    def queues(self, channel: General, route: Route, size: int) -> bool:
+        """Whether a QoS 2 message for many waits for others of its kind, with what is behind it."""
+        return False
+
     def step_later(self, edge: Edge) -> None:
         """Have an edge go on (`Edge.step`) in later turns, in line with others."""
         raise NotImplementedError

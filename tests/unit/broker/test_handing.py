@@ -99,7 +99,7 @@ def test_what_a_session_leaves_is_handed_on_in_slices_and_in_order() -> None:
         had.append(len(waiting(node, "second")))
         assert 0 < had[-1] - had[-2] <= HANDED
     assert waiting(node, "second") == list(range(LEFT))
-    assert gone.mqueue is None and node.broker.fans.held == 0
+    assert gone.mqueue is None and node.broker.fans.gate.held == 0
     # All of it was told and counted as lost, though somebody else has it.
     assert node.broker.metrics.dropped_session_ended == 0 and not heard
     node.run_soon()

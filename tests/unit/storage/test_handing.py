@@ -37,11 +37,11 @@ def test_each_message_is_the_ended_session_s_or_has_been_handed_on(tmp_path: Pat
     assert broker.registry.end_session("first", 0x98, "kicked")
     seen = {on_disk(kept)}
     while step(kept.node):
-        assert broker.fans.held == len(broker.registry.handing.line)
+        assert broker.fans.gate.held == len(broker.registry.handing.line)
         kept.settle()
         seen.add(on_disk(kept))
     kept.settle()
     seen.add(on_disk(kept))
     assert seen == {(COUNT, 0), (0, COUNT)}
-    assert not broker.fans.held and not broker.journal.whole
+    assert not broker.fans.gate.held and not broker.journal.whole
     kept.base.close()

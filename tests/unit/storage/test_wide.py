@@ -6,6 +6,7 @@ sends it again, and is told that it is known.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -82,7 +83,7 @@ def test_qos_2_is_kept_for_all_receivers_or_for_none(tmp_path: Path, another: bo
     kept.settle()
     assert seen == {0, 1}
     assert on_disk(kept) == (wanted, 1)
-    assert not kept.node.broker.fans.held
+    assert not kept.node.broker.fans.gate.held
     kept.base.close()
 
 
@@ -101,6 +102,75 @@ def test_acknowledgements_of_others_wait_no_longer_than_that(tmp_path: Path) -> 
     kept.settle()
     assert kinds(other.take()) == [Puback]
     assert kinds(publisher.take()) == [Pubrec]
+    kept.base.close()
+
+
+def test_11_publishers_whose_messages_overlap_do_not_keep_others_waiting(tmp_path: Path) -> None:
+    """Each sends its next one as soon as it has its answer: one after the other they go out."""
+    kept = everywhere(tmp_path)
+    kept.subscriber("away", "kept", 1, kept=True).drop()
+    kept.settle()
+    other = kept.client("other", kept=False)
+    publishers = [kept.client(f"publisher-{n}", kept=n % 2 == 0) for n in range(6)]
+    for publisher in publishers:
+        publish(publisher, "t", 2, 1)
+        publisher.send(Publish("behind", b"x", 1, False, False, 100, None))
+    publish(other, "kept", 1, 1)
+    answers = 0
+    acknowledged: list[int] = []
+    while answers < 12:
+        assert step(kept.node)
+        kept.settle()
+        if kinds(other.take()) == [Puback]:
+            acknowledged.append(answers)
+            publish(other, "kept", 1, 1)
+        for publisher in publishers:
+            told = kinds(publisher.take())
+            assert told in ([], [Pubrec, Puback], [Pubrec])
+            if told:
+                answers += 1
+                publish(publisher, "t", 2, 1 + answers)
+    # Whoever waits does so for the one that is under way, and for one more at most.
+    assert acknowledged and acknowledged[0] <= 2
+    assert all(after - before <= 2 for before, after in pairwise([*acknowledged, answers]))
+    while step(kept.node):
+        kept.settle()
+    kept.settle()
+    assert all(kinds(publisher.take())[:1] in ([], [Pubrec]) for publisher in publishers)
+    assert not kept.node.broker.fans.gate.held
+    kept.base.close()
+
+
+def test_11_who_waits_in_line_and_goes_leaves_it_to_the_others(tmp_path: Path) -> None:
+    kept = everywhere(tmp_path)
+    publishers = [kept.client(f"publisher-{n}", kept=False) for n in range(5)]
+    for publisher in publishers:
+        publish(publisher, "t", 2, 1)
+    for publisher in publishers[1:4]:
+        publisher.drop()
+    while step(kept.node):
+        kept.settle()
+    kept.settle()
+    assert [kinds(publishers[n].take()) for n in (0, 4)] == [[Pubrec], [Pubrec]]
+    assert not kept.node.broker.fans.gate.line
+    kept.base.close()
+
+
+def test_11_while_the_disk_takes_nothing_nobody_waits_in_line(tmp_path: Path) -> None:
+    kept = everywhere(tmp_path)
+    publishers = [kept.client(f"publisher-{n}", kept=False) for n in range(3)]
+    publish(publishers[0], "t", 2, 1)
+    publish(publishers[1], "t", 2, 1)
+    gate = kept.node.broker.fans.gate
+    assert len(gate.line) == 1
+    kept.journal.fail(True)
+    publish(publishers[2], "t", 2, 1)
+    assert len(gate.line) == 1
+    kept.journal.fail(False)
+    while step(kept.node):
+        kept.settle()
+    kept.settle()
+    assert [kinds(each.take()) for each in publishers] == [[Pubrec]] * 3
     kept.base.close()
 
 
