@@ -198,6 +198,7 @@ class Connecting:
         if elsewhere is not None:
             return self.refuse(attempt, elsewhere[0], "this node is being drained")
         if broker.account.full and broker.is_new(attempt.connect.client_id):
+            broker.account.refused = True
             return self.refuse(attempt, reasons.QUOTA_EXCEEDED, "the memory budget is used up")
         if not self.overloaded:
             return True

@@ -6,7 +6,8 @@
     to the system
                     QoS 0 that waits is dropped, and none is kept for later
                     no new session, subscription or retained message is taken in (0x97)
-    and 1/128 more  whoever holds most is shed: connection and session end
+    and 1/128 more  whoever holds most is shed: connection and session end, until 90 % are held
+    for 5 s         the same, where somebody new was refused, however little more is held
     held < 90 %     all is as before
 
 Who holds most is a user with all sessions of some size together, or a house (`mqttd.net.fair`) with
@@ -45,11 +46,10 @@ from collections.abc import Callable
 from heapq import nlargest
 from typing import Final
 
-from mqttd.broker.memory.shedding import offenders, weight_of
+from mqttd.broker.memory.shedding import connections, offenders, weight_of
 from mqttd.broker.publish.publishing import Publishing
 from mqttd.broker.sessions.registry import Registry
 from mqttd.codec import reasons
-from mqttd.session.channel.channel import OPEN, Channel
 from mqttd.session.session import Session
 
 __all__ = ["LARGEST", "Memory"]
@@ -85,8 +85,8 @@ _ROOM: Final = 16 << 20
 #: ... the part of the budget that has to be held for it, and the part that strangers keep then.
 _FLOOR: Final = 8
 _STRANGERS: Final = 16
-#: Bytes from which on the unfinished packet and the output of a connection are worth its end.
-_LARGE: Final = 64 << 10
+#: Milliseconds for which new clients are refused for the sake of those that hold everything.
+_PATIENCE: Final = 5000
 #: Milliseconds between two lines about those who were shed.
 _TELL: Final = 1000
 
@@ -126,6 +126,8 @@ class Memory:
         self._process: int = 0
         self._asked_at: int = -1
         self._told_at: int = -_TELL
+        #: From when on those who are new have been refused.
+        self._full_at: int = 0
         self._default: int = 0
         self._shed: int = 0
         self._shed_at: int = -1
@@ -245,6 +247,8 @@ class Memory:
             self._save(budget)
         elif self.step and held // _LOW < budget // 100:
             self._relax()
+        if self.step >= FULL and self.broker.account.refused:
+            self._make_way(budget)
 
     def _beyond(self, used: int) -> int:
         """By how much the process is larger than it may be, where `used` is held by now."""
@@ -316,6 +320,8 @@ class Memory:
             if self.held(True) > budget:
                 if self.step < FULL:
                     account.full = True
+                    account.refused = False
+                    self._full_at = broker.now
                     self._begin(FULL)
                     self._drop_caches()
                 if self.held(True) > budget + budget // _SLACK:
@@ -324,6 +330,14 @@ class Memory:
                     if self.held(True) > budget + budget // _SLACK:
                         self._shed_largest(budget)
 
+    def _make_way(self, budget: int) -> None:
+        """Those who are new are refused for the sake of whoever holds most, but not for long."""
+        broker = self.broker
+        if broker.now - self._full_at >= _PATIENCE:
+            self._full_at = broker.now
+            broker.account.refused = False
+            self._shed_largest(budget)
+
     def _hang_up(self, beyond: int) -> int:
         """Disconnect whose unfinished packets and unread answers are largest; sessions stay.
 
@@ -331,18 +345,11 @@ class Memory:
         Returns how many bytes.
         """
         broker = self.broker
-        found: list[tuple[int, int, Channel]] = []
         if broker.now - self._nobody_at < _TRIM:
             return 0
-        for session in broker.sessions.values():
-            channel = broker.channel_of(session)
-            if channel is not None and channel.state == OPEN:
-                weight = channel.out_bytes + channel.held()
-                if weight > _LARGE:
-                    found.append((-weight, len(found), channel))
+        found = connections(broker.sessions.values(), broker.channel_of)
         if not found:
             self._nobody_at = broker.now
-        found.sort()
         freed: int = 0
         for minus, _, channel in found[:_SHED]:
             if freed >= beyond:

@@ -10,18 +10,21 @@ goes only when nothing larger is left.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
 from typing import Final
 
 from mqttd.net.fair import house_of
+from mqttd.session.channel.channel import OPEN, Channel
 from mqttd.session.ground.account import SESSION
 from mqttd.session.session import Session
 
-__all__ = ["house_of_session", "offenders", "weight_of"]
+__all__ = ["connections", "house_of_session", "offenders", "weight_of"]
 
 #: A session that holds less is not shed by itself: it can hardly have grown, and none begins.
 _WORTH: Final = 4 * SESSION
+#: Bytes from which on the unfinished packet and the output of a connection are worth its end.
+_LARGE: Final = 64 << 10
 #: Small sessions of one house that are away are a crowd, and shed like anybody, where they hold so
 #: many times what a small one may: an eighth of the budget.
 _CROWD: Final = 9
@@ -86,6 +89,24 @@ def offenders(
     if len(found) < most:
         found += _largest(list(small.values()), most - len(found))
     return total, found
+
+
+def connections(
+    sessions: Iterable[Session], channel_of: Callable[[Session], Channel | None]
+) -> list[tuple[int, int, Channel]]:
+    """Those whose unfinished packets and unread answers are worth their end, the largest first.
+
+    Each with minus its weight, and a number.
+    """
+    found: list[tuple[int, int, Channel]] = []
+    for session in sessions:
+        channel = channel_of(session)
+        if channel is not None and channel.state == OPEN:
+            weight = channel.out_bytes + channel.held()
+            if weight > _LARGE:
+                found.append((-weight, len(found), channel))
+    found.sort()
+    return found
 
 
 def _largest(groups: list[list[tuple[int, int, Session]]], most: int) -> list[tuple[int, Session]]:

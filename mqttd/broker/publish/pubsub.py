@@ -109,6 +109,7 @@ class PubSub:
         kept.peerhost, kept.listener = origin
         kept.checked = epoch
         if server.account.full and not accepted:
+            server.account.refused = True
             server.metrics.memory_refused += 1
         elif (
             self.retainer.store(topic, kept, size, expires_at, kept.weigh(), level, accepted)
@@ -254,6 +255,7 @@ class PubSub:
             if beyond:
                 return reasons.QUOTA_EXCEEDED
             if account.full:
+                account.refused = True
                 server.metrics.memory_refused += 1
                 return reasons.QUOTA_EXCEEDED
             if not session.has_room(filter_weight(full_filter, identifier != 0)):

@@ -140,6 +140,8 @@ class Account:
         self.tight: bool = False
         #: ... and no session, subscription or retained message is taken in.
         self.full: bool = False
+        #: Somebody was refused for that.
+        self.refused: bool = False
 
     def rations(self) -> bool:
         """Whether there is a limit for users, in memory or in a journal."""

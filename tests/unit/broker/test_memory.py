@@ -90,6 +90,35 @@ def test_over_the_budget_what_is_new_is_refused_until_there_is_room_again() -> N
     assert node.events[-1][0] == "alarm cleared"
 
 
+def test_13_who_stops_just_beyond_the_budget_keeps_newcomers_out_for_seconds_only() -> None:
+    """And nobody goes where nobody new has come."""
+    node = node_with()
+    honest = node.connect("honest", 5, clean=False, properties=dict(LASTING))
+    full(node)
+    node.advance(60_000)
+    assert node.broker.memory.step == 3 and "filler" in node.broker.sessions
+
+    def comes(name: str) -> int:
+        new = node.client(5)
+        new.send(Connect(name, version=5))
+        (answer,) = new.take()
+        assert isinstance(answer, Connack)
+        return answer.reason_code
+
+    assert comes("first") == reasons.QUOTA_EXCEEDED
+    node.advance(1000)
+    assert node.broker.memory.step == 0 and "filler" not in node.broker.sessions
+    assert comes("second") == 0 and not honest.closed
+
+    again = full(node)
+    assert comes("third") == reasons.QUOTA_EXCEEDED
+    node.advance(4000)
+    assert not again.closed and comes("third") == reasons.QUOTA_EXCEEDED
+    node.advance(2000)
+    assert again.closed and comes("third") == 0 and not honest.closed
+    assert node.broker.metrics.memory_shed == 2
+
+
 def test_before_anything_is_refused_caches_and_qos_0_that_waits_go() -> None:
     """In this order, and no more than it takes."""
     node = node_with(MIB)
