@@ -296,6 +296,9 @@ class Arrivals(Expected):
         waits, comes.waits = comes.waits, None
         if waits is not None:
             waits.errback(EtcdError("another node has claimed it after this one"))
+        left = self.of.get(client_id)
+        if left is not None and left.state is not None and left.whole and not left.taken:
+            self.unclaimed(client_id)  # it has waited for what comes of a later claim
 
     def _forget(self, client_id: str, comes: Coming) -> None:
         self._unlink(client_id, comes)

@@ -447,3 +447,20 @@ def test_17_who_is_to_look_has_nothing_where_it_is_for_a_later_claim_by_the_time
     node.sends("a", revision - 1)  # which is asked, too
     node.moves.seen()
     assert not node.moves.arrivals.of and said.called
+
+
+def test_17_what_has_come_goes_on_where_what_was_claimed_after_that_comes_to_nothing(
+    node: Node,
+) -> None:
+    """It stayed where it was, with all that was published for it since."""
+    node.etcd.revision = 21
+    arrivals = node.moves.arrivals
+    for since in (19, 20):
+        arrivals.suppose("s", "b", since, since + 1)
+    revision = node.etcd.write(KEYS.own("s"), claimed("a", "c", ALICE), OTHER)
+    node.mesh.applied = revision
+    sends_all(node, "b", 20)
+    assert [each.whole for each in arrivals.line("s")] == [False, True]
+    node.sends("b", 21, what=LOOK)
+    assert not arrivals.of
+    assert node.moves.departures.is_for("s", "a", revision)

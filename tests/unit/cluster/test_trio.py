@@ -72,3 +72,7 @@ def test_17_what_two_clients_have_goes_on_and_is_lost_nowhere() -> None:
 
 def test_17_nor_do_all_nodes_wait_for_what_none_has() -> None:
     assert not Trio(434550, False, True, False, True, None, True).run()
+
+
+def test_17_nor_does_one_stay_where_it_has_come_and_nobody_waits_for_it() -> None:
+    assert not Trio(437380, True, True, True, True, None, True, True).run()
