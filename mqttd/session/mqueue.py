@@ -16,8 +16,9 @@ by which a journal knows it, where there is one: 8 bytes each. What a journal ke
 alone: the entry is its receipt then (`mqttd.session.ground.message`), `peek` gives None and the
 queue is not `done`, until who drains it has had the next ones read (`wanted`, `fill`).
 
-Promise: push and pop are O(1) amortised, except that dropping a QoS 0 message from among others
-looks for it from the head. Without priorities one list serves.
+Promise: push and pop are O(1) amortised, except that a QoS 0 message that is dropped from among
+others has those behind it move up; it is looked for from where the last one was. Without priorities
+one list serves.
 """
 
 from __future__ import annotations
@@ -50,12 +51,14 @@ _MOST_RECEIPTS: Final = 4096
 class _Lane:
     """Entries of one priority: a list with a read index."""
 
-    __slots__ = ("head", "items", "numbers", "priority", "taken")
+    __slots__ = ("head", "items", "numbers", "past", "priority", "taken")
 
     def __init__(self, priority: int) -> None:
         self.priority = priority
         self.items: list[object] = []
         self.head: int = 0
+        #: Before this place is none of QoS 0.
+        self.past: int = 0
         #: The journal's number of each item, nothing while none has one; of the item taken last.
         self.numbers: vec[i64] = vec[i64]()
         self.taken: i64 = 0
@@ -82,6 +85,7 @@ class _Lane:
             del items[:head]
             if len(numbers):
                 self.numbers = numbers[head:]
+            self.past = max(0, self.past - head)
             head = 0
         self.head = head
         return taken
@@ -89,7 +93,17 @@ class _Lane:
     def pick(self, at: int) -> object:
         if len(self.numbers):
             self.numbers, self.taken = pop(self.numbers, at)
+        if at < self.past:
+            self.past -= 1
         return self.items.pop(at)
+
+    def next_qos0(self) -> int:
+        """Where the first entry of QoS 0 is; behind all where there is none."""
+        at = max(self.head, self.past)
+        while at < len(self.items) and entry_qos(self.items[at]):
+            at += 1
+        self.past = at
+        return at
 
 
 class MQueue:
@@ -246,6 +260,7 @@ class MQueue:
     def _replace(self, lane: _Lane, at: int, entry: object) -> None:
         before = lane.items[at]
         lane.items[at] = entry
+        lane.past = min(lane.past, at)
         self.size += entry_size(entry) - entry_size(before)
         self.held += entry_weight(entry) - entry_weight(before)
         self.qos0 += (entry_qos(entry) == 0) - (entry_qos(before) == 0)
@@ -324,11 +339,11 @@ class MQueue:
                 continue
             if self.qos0 == 0:
                 return self._account(lane, lane.take())
-            for at in range(head, len(lane.items)):
-                if entry_qos(lane.items[at]) == 0:
-                    if at == head:
-                        return self._account(lane, lane.take())
-                    return self._account(lane, lane.pick(at))
+            at = lane.next_qos0()
+            if at == head:
+                return self._account(lane, lane.take())
+            if at < len(lane.items):
+                return self._account(lane, lane.pick(at))
         raise AssertionError("an empty queue cannot be full")
 
     def rank(self, entry: object) -> int:

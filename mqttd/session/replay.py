@@ -12,16 +12,32 @@ topic does not overtake what is retained of it (4.6): that goes `ahead` then.
 
 from __future__ import annotations
 
+from typing import Final
+
 from mqttd.session.ground.message import Delivery
+from mqttd.session.kinds import Kind
 from mqttd.session.state import State
 
 __all__ = ["Replay"]
+
+_NOTHING: Final[dict[str, int]] = {}
 
 
 class Replay:
     """One source."""
 
-    __slots__ = ("behind", "charged", "held", "looked", "noted", "qos", "topic_filter")
+    __slots__ = (
+        "behind",
+        "charged",
+        "gone",
+        "kind",
+        "looked",
+        "noted",
+        "place",
+        "qos",
+        "since",
+        "topic_filter",
+    )
 
     def __init__(self, topic_filter: str, qos: int) -> None:
         self.topic_filter = topic_filter
@@ -30,9 +46,15 @@ class Replay:
         self.behind: Replay | None = None
         #: The journal knows that it is not at its end.
         self.noted: bool = False
-        #: Bytes that it holds beside itself, and what its session is charged.
-        self.held: int = 0
+        #: Bytes that its session is charged.
         self.charged: int = 0
+        #: Its number among those of its session that have begun, 0: it has not; and by topic the
+        #: number up to which those have let that go ahead (`mqttd.session.replays`).
+        self.since: int = 0
+        self.gone: dict[str, int] = _NOTHING
+        #: Of its filter, None where that has no wildcard; and the number of its line.
+        self.kind: Kind | None = None
+        self.place: int = 0
         #: Places that the last `peek` or `next` looked at.
         self.looked: int = 0
 
@@ -49,8 +71,16 @@ class Replay:
         """SUBACK is sent: what the source has by now is replayed, what comes to it later is not."""
         raise NotImplementedError
 
+    def reaches(self, topic: str) -> bool:
+        """Whether there is anything of this topic that was there when it has begun."""
+        raise NotImplementedError
+
     def ahead(self, session: State, topic: str) -> Delivery | None:
-        """What it would still come to for this topic, which then has had its turn."""
+        """What it would still come to for this topic, which goes before its turn."""
+        raise NotImplementedError
+
+    def copy(self, session: State, topic: str) -> Delivery | None:
+        """What there is of this topic, whether it would come to that or not."""
         raise NotImplementedError
 
     def peek(self, session: State) -> int:

@@ -19,7 +19,7 @@ from mqttd.session.ground.account import INFLIGHT
 from mqttd.session.ground.connection import Connection
 from mqttd.session.ground.message import Delivery, entry_delivery
 from mqttd.session.kept import Kept
-from mqttd.session.replay import Replay
+from mqttd.session.replays import Replays
 from mqttd.session.state import Keeper
 
 if TYPE_CHECKING:
@@ -37,9 +37,8 @@ class Sending(Kept):
         super().__init__(server, client_id, username)
         self.next_id: i32 = 0
         self.window: i32 = server.settings.max_inflight
-        #: Topic filter -> the retained messages that it is still to get; one is being sent. Of a
-        #: filter that came more than once, those of the first, with the others `behind`.
-        self.replays: dict[str, Replay] | None = None
+        #: The retained messages that it is still to get, by topic filter; one is being sent.
+        self.replays: Replays | None = None
         self.replaying: bool = False
 
     def go_ahead(self, delivery: Delivery) -> None:

@@ -19,6 +19,7 @@ from mqttd.session.ground.connection import OPEN, Connection
 from mqttd.session.ground.message import RELEASED, Delivery, entry_delivery, entry_qos, entry_wire
 from mqttd.session.ground.output import LARGE
 from mqttd.session.replay import Replay
+from mqttd.session.replays import Replays
 from mqttd.session.routes.receiver import NO_LIMIT
 from mqttd.session.routes.route import OWED
 from mqttd.session.sending import Sending
@@ -33,8 +34,6 @@ __all__ = ["Session"]
 _REPLAYED: Final = 500
 #: Places that a search looks at for the work of one message, as a power of two.
 _SEARCH: Final = 6
-#: Replays of one filter: each holds memory, and is asked for what goes ahead of a delivery.
-_REPLAYS: Final = 16
 #: Messages out of queues, or KiB of them, that a turn sends, sends again, or drops as expired: of
 #: those that come back together none waits for all that the others are to get, nobody else for more
 #: than some milliseconds, and memory is looked at before they have filled it.
@@ -49,7 +48,8 @@ class Session(Sending):
 
     def __init__(self, server: Keeper, client_id: str, username: str | None) -> None:
         super().__init__(server, client_id, username)
-        #: Packet ids in flight that this connection has not been sent yet (small window).
+        #: Packet ids in flight that this connection has not been sent yet (small window), the next
+        #: one last.
         self.unsent: list[int] | None = None
         #: What is in flight up to here, counted with what has gone, was there at the last look.
         self.retry_mark: i64 = 0
@@ -87,7 +87,7 @@ class Session(Sending):
     def forget(self) -> None:
         """See `State.forget`."""
         if self.replays is not None:
-            for topic_filter in list(self.replays):
+            for topic_filter in list(self.replays.lines):
                 self.stop_replay(topic_filter)
         super().forget()
 
@@ -119,6 +119,7 @@ class Session(Sending):
                 elif self._resend_one(channel, packet_id, entry):
                     sent += 1
             if unsent:
+                unsent.reverse()
                 self.unsent = unsent
                 self.waiting = True
                 if self.mqueue is None:
@@ -157,13 +158,13 @@ class Session(Sending):
             self.unsent = None
             return True
         while unsent:
-            entry = inflight.get(unsent[0])
+            entry = inflight.get(unsent[-1])
             if entry is None or entry is RELEASED:
-                unsent.pop(0)  # a client may acknowledge what this connection did not send yet
+                unsent.pop()  # a client may acknowledge what this connection did not send yet
                 continue
             if len(inflight) - len(unsent) >= self.window or not self._fits(channel, entry):
                 return False
-            self._resend_one(channel, unsent.pop(0), entry)
+            self._resend_one(channel, unsent.pop(), entry)
         self.unsent = None
         return True
 
@@ -274,20 +275,16 @@ class Session(Sending):
     def add_replay(self, replay: Replay) -> None:
         """Something is to be replayed once what waits already has gone.
 
-        Behind earlier ones of the same filter, since each SUBSCRIBE has all of it sent
-        (MQTT-3.8.4-4, -5). Of more than `_REPLAYS` it takes the place of the last.
+        See `Replays.add`.
         """
-        if self.replays is None:
-            self.replays = {}
-        line = self._replays_of(replay.topic_filter)
-        if len(line) == _REPLAYS:
-            last = line.pop()
-            self._weigh_replay(last, 0)
-            last.close()
-        if line:
-            line[-1].behind = replay
-        else:
-            self.replays[replay.topic_filter] = replay
+        replays = self.replays
+        if replays is None:
+            replays = Replays()
+            self.replays = replays
+        dropped = replays.add(replay)
+        if dropped is not None:
+            self._weigh_replay(dropped, 0)
+            dropped.close()
         self._weigh_replay(replay, REPLAY)
         self.waiting = True
         if self.channel is not None:
@@ -295,14 +292,17 @@ class Session(Sending):
 
     def start_replays(self) -> None:
         """SUBACK is sent: what is retained by now follows."""
-        if self.replays is None:
+        replays = self.replays
+        if replays is None:
             return
-        for replay in self.all_replays():
-            replay.begin()
+        fresh = replays.fresh
+        replays.fresh = []
+        for replay in fresh:
+            replays.begin(replay)
         self.replay()
         if self.owner:
-            for replay in self.all_replays():
-                if replay.qos and not replay.noted and not self._has_nothing(replay):
+            for replay in fresh:
+                if replay.qos and not (replay.noted or replay.done() or self._has_nothing(replay)):
                     self._note(replay, OWED)
 
     def _has_nothing(self, replay: Replay) -> bool:
@@ -319,25 +319,23 @@ class Session(Sending):
 
     def all_replays(self) -> list[Replay]:
         """Those of each filter, one behind the other."""
-        found: list[Replay] = []
-        if self.replays is not None:
-            for first in self.replays.values():
-                found += first.line()
-        return found
+        return [] if self.replays is None else self.replays.all()
 
     def owes(self, topic_filter: str) -> bool:
         """Whether the journal knows of a replay of this filter that is not at its end."""
         return any(replay.noted for replay in self._replays_of(topic_filter))
 
     def _replays_of(self, topic_filter: str) -> list[Replay]:
-        first = None if self.replays is None else self.replays.get(topic_filter)
-        return [] if first is None else first.line()
+        return [] if self.replays is None else self.replays.line(topic_filter)
 
     def add_subscription(self, full_filter: str, options: int, identifier: int) -> int:
         """See `State.add_subscription`."""
-        if self.replays is not None and not self.has(full_filter, options, identifier):
-            for replay in self._replays_of(full_filter):
-                replay.noted = False  # what the journal knows of it is written anew
+        replays = self.replays
+        if replays is not None and not self.has(full_filter, options, identifier):
+            for replay in replays.line(full_filter):
+                if replay.noted:
+                    replay.noted = False  # what the journal knows of it is written anew
+                    replays.fresh.append(replay)
         return super().add_subscription(full_filter, options, identifier)
 
     def _note(self, replay: Replay, owed: int) -> None:
@@ -352,14 +350,17 @@ class Session(Sending):
 
     def go_ahead(self, delivery: Delivery) -> None:
         """See `Sending.go_ahead` (MQTT-4.6.0-5, -6)."""
-        if self.replays is None:
+        replays = self.replays
+        if replays is None:
             return
         topic = delivery.topic()
-        for replay in self.all_replays():
-            ahead = replay.ahead(self, topic)
-            self._weigh_replay(replay, REPLAY + replay.held)
-            if ahead is not None:
-                self._deliver_retained(ahead)
+        if not replays.concerns(topic):
+            return
+        held = replays.held
+        found = replays.ahead(self, topic)
+        self._charge_replays(replays.held - held)
+        for ahead in found:
+            self._deliver_retained(ahead)
 
     def _deliver_retained(self, delivery: Delivery) -> None:
         self.replaying = True
@@ -373,16 +374,25 @@ class Session(Sending):
         """The replays of this filter, if there are any, are not wanted any more."""
         replays = self.replays
         if replays is not None:
-            for replay in self._replays_of(topic_filter):
+            for replay in replays.line(topic_filter):
                 self._weigh_replay(replay, 0)
                 replay.close()
-            replays.pop(topic_filter, None)
-            if not replays:
-                self.replays = None
+            replays.remove(topic_filter)
+            if not len(replays):
+                self._forget_replays(replays)
+
+    def _forget_replays(self, replays: Replays) -> None:
+        """None of them is left."""
+        if self.replays is replays:
+            self._charge_replays(-replays.held)
+            self.replays = None
 
     def _weigh_replay(self, replay: Replay, weight: int) -> None:
         more = weight - replay.charged
         replay.charged = weight
+        self._charge_replays(more)
+
+    def _charge_replays(self, more: int) -> None:
         self.account.replays += more
         self.charge(more)
 
@@ -394,14 +404,15 @@ class Session(Sending):
             return
         server = self.server
         settings = server.settings
-        while replays and self.channel is channel:
+        while len(replays) and self.channel is channel:
             if server.drained >= _REPLAYED:
                 self.put_off_replays()
                 return
             server.drained += 1
             if self.mqueue is not None:
                 return  # goes on when the queue has drained
-            replay = next(iter(replays.values()))
+            replay = replays.first()
+            replays.begin(replay)
             if replay.done():
                 self._end_replay(replays, replay)
                 continue
@@ -434,19 +445,16 @@ class Session(Sending):
             if server.scarce and size >= LARGE:
                 self._await_room()
                 return
-        if not replays:
-            self.replays = None
+        if not len(replays):
+            self._forget_replays(replays)
             if self.channel is channel:
                 self.see_apart(channel)
 
-    def _end_replay(self, replays: dict[str, Replay], replay: Replay) -> None:
-        if replays.pop(replay.topic_filter, None) is not None:
-            self._weigh_replay(replay, 0)
-            behind = replay.behind
-            if behind is not None:
-                replays[replay.topic_filter] = behind
-            if replay.noted and self.owner and not (behind is not None and behind.noted):
-                self._note(replay, 0)
+    def _end_replay(self, replays: Replays, replay: Replay) -> None:
+        self._weigh_replay(replay, 0)
+        behind = replays.end(replay)
+        if replay.noted and self.owner and not (behind is not None and behind.noted):
+            self._note(replay, 0)
 
     # -- acknowledgements ----------------------------------------------------------------------
 

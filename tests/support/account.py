@@ -36,7 +36,8 @@ def audit(broker: Broker, channels: list[Channel]) -> None:
             "queued": sum(map(entry_weight, session.mqueue.items())) if session.mqueue else 0,
             "awaiting_rel": AWAITING * len(session.awaiting_rel or ()),
             "wills": session.will.weight() if session.will is not None else 0,
-            "replays": REPLAY * len(session.all_replays()),
+            "replays": REPLAY * len(session.all_replays())
+            + (0 if session.replays is None else session.replays.held),
         }
         assert session.weight == sum(held.values()), (session.client_id, session.weight, held)
         if session.username is not None:

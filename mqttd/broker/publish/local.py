@@ -168,15 +168,14 @@ class LocalSession(Session):
 
     def _next(self) -> Delivery | None:
         """The next retained message of the subscription, then of the queue."""
-        while self.replays:
-            replay = next(iter(self.replays.values()))
+        while self.replays is not None:
+            replay = self.replays.first()
             delivery = replay.next(self)
             if delivery is not None:
                 return delivery
             if not replay.done():
                 return None
             self.stop_replay(replay.topic_filter)
-        self.replays = None
         entry = self.unqueue(self.mqueue) if self.mqueue is not None else None
         return None if entry is None else entry_delivery(entry, True)
 

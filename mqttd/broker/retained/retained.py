@@ -30,8 +30,6 @@ _PAGE = 64
 _LOOKS = 256
 #: Bytes of its publisher's names beside their text, and of its place in the expiry heap.
 _RETAINED = 160
-#: Bytes of a place among those that went before their turn.
-_AHEAD = 100
 
 
 class Share:
@@ -264,7 +262,7 @@ class RetainedReplay(Replay):
     What was kept after it has begun came as a message of its own.
     """
 
-    __slots__ = ("_ahead", "_at", "_begun", "_cursor", "_identifiers", "_own", "_page", "_version")
+    __slots__ = ("_at", "_begun", "_cursor", "_identifiers", "_own", "_page", "_version")
 
     def __init__(
         self,
@@ -283,8 +281,6 @@ class RetainedReplay(Replay):
         self._at: int = 0
         #: Of the store, when the page was taken.
         self._version: int = 0
-        #: What went before its turn.
-        self._ahead: dict[object, None] = {}
 
     def begin(self) -> None:
         """See `Replay.begin`."""
@@ -320,18 +316,22 @@ class RetainedReplay(Replay):
                     return None
             kept = self._page[self._at]
             assert isinstance(kept, Retained)
-            if self._ahead and kept in self._ahead:
-                del self._ahead[kept]
-                self.held -= _AHEAD
-            elif self._is_there(kept, now) and self._gets(session, kept):
+            if self._is_due(kept, now) and self._gets(session, kept):
                 return kept
             self._at += 1
         return None  # goes on in a later turn
 
-    def _is_there(self, kept: Retained, now: int) -> bool:
-        """Whether it is still retained; what has replaced it was delivered already."""
+    def _is_due(self, kept: Retained, now: int) -> bool:
+        """Whether it is still retained and did not go ahead; what has replaced it is delivered."""
         retainer = self._cursor.retainer
-        return self._version == retainer.version or retainer.get(kept.topic(), now) is kept
+        gone = self.gone
+        same = self._version == retainer.version
+        if same and not gone:
+            return True
+        topic = kept.topic()
+        if gone and gone.get(topic, 0) >= self.since:
+            return False
+        return same or retainer.get(topic, now) is kept
 
     def _gets(self, session: State, kept: Retained) -> bool:
         """Whether the subscriber gets it."""
@@ -347,16 +347,18 @@ class RetainedReplay(Replay):
         qos = kept.qos if kept.qos < self.qos else self.qos
         return kept.shaped(qos, session.v5, self._identifiers, session.server.now)
 
+    def reaches(self, topic: str) -> bool:
+        """See `Replay.reaches`."""
+        level = self._cursor.retainer.topics.get(topic)
+        return level is not None and level.stored <= self._cursor.upto
+
     def ahead(self, session: State, topic: str) -> Delivery | None:
         """See `Replay.ahead`."""
         cursor = self._cursor
         level = cursor.retainer.topics.get(topic)
-        if level is None or not self._begun:
+        if level is None:
             return None
         kept = level.message
-        assert isinstance(kept, Retained)
-        if kept in self._ahead:
-            return None
         page = self._page
         for at in range(self._at, len(page)):
             if page[at] is kept:
@@ -364,9 +366,14 @@ class RetainedReplay(Replay):
         else:
             if not cursor.awaits(topic, level):
                 return None
-        self._ahead[kept] = None
-        self.held += _AHEAD
-        return self._shaped(session, kept) if self._gets(session, kept) else None
+        return self.copy(session, topic)
+
+    def copy(self, session: State, topic: str) -> Delivery | None:
+        """See `Replay.copy`."""
+        kept = self._cursor.retainer.get(topic)
+        if not isinstance(kept, Retained) or not self._gets(session, kept):
+            return None
+        return self._shaped(session, kept)
 
     def done(self) -> bool:
         """Nothing is left on the page or in the store."""
@@ -374,4 +381,6 @@ class RetainedReplay(Replay):
 
     def close(self) -> None:
         """Let the store's level go."""
+        self._page = []
+        self._at = 0
         self._cursor.close()

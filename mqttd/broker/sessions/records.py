@@ -117,8 +117,9 @@ def record_of(broker: Publishing, session: Session) -> bytes:
 
 
 def _owed(session: Session, full_filter: str) -> int:
-    first = None if session.replays is None else session.replays.get(full_filter)
-    return OWED if first is not None and not all(each.done() for each in first.line()) else 0
+    if session.replays is None:
+        return 0
+    return 0 if all(each.done() for each in session.replays.line(full_filter)) else OWED
 
 
 def queue_of(broker: Publishing, session: Session, ends: bool = False) -> list[bytes]:
