@@ -19,7 +19,7 @@ from mqttd.mesh.peer import Choice
 from mqttd.session.ground.message import Message
 from mqttd.session.publish.inbound import Inbound, recast
 from mqttd.session.publish.spans import to_all
-from mqttd.session.routes.receiver import NO_LIMIT
+from mqttd.session.routes.receiver import NO_LIMIT, Receiver
 from mqttd.session.routes.route import LIGHT0, Route
 
 __all__ = ["Pouring"]
@@ -173,24 +173,13 @@ class Pouring:
         broker = self.broker
         same: bytes | None = None
         other: bytes | None = None
+        apart: list[Receiver] = []
         count = (stop - pos) // size
         sent = 0
         for receiver in route.sessions:
             channel = receiver.channel
             if channel is None or channel.special or size > receiver.max_packet:
-                for shift in range(0, stop - pos, size):
-                    inbound = self.inbound(
-                        data,
-                        pos + shift,
-                        p + shift,
-                        topic_end + shift,
-                        at + shift,
-                        body + shift,
-                        pos + shift + size,
-                        expiry + shift if expiry else 0,
-                        v5,
-                    )
-                    receiver.deliver_qos0(inbound.cut(0, receiver.v5, False, b""))
+                apart.append(receiver)
                 continue
             if channel.v5 == v5:
                 if same is None:
@@ -206,5 +195,18 @@ class Pouring:
                 continue
             channel.send(wire)
             sent += 1
+        if apart:
+            for shift in range(0, stop - pos, size):
+                self.inbound(
+                    data,
+                    pos + shift,
+                    p + shift,
+                    topic_end + shift,
+                    at + shift,
+                    body + shift,
+                    pos + shift + size,
+                    expiry + shift if expiry else 0,
+                    v5,
+                ).hand_out(apart)
         broker.metrics.messages_sent += sent * count
         broker.topics.send_on(stop - pos, len(route.sessions), LIGHT0)

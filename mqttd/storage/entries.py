@@ -20,6 +20,7 @@ from mqttd.session.ground.message import Delivery, Message, entry_delivery
 from mqttd.storage.ledger import DELIVERY, MESSAGE5
 
 __all__ = [
+    "Dumps",
     "dump",
     "dump_retained",
     "dump_will",
@@ -44,6 +45,35 @@ _COUNTED: Final = 128
 def dump(delivery: Delivery, since: int) -> bytes:
     """A delivery; `since`: what is added to the broker's milliseconds to get those since 1970."""
     return _dump(delivery, since, 0, [])
+
+
+class Dumps:
+    """Dumps deliveries; one that comes again at once, for another session, has the same bytes.
+
+    So they are in a group of the store once: 1 MB for 1,000 queues was 492 MiB.
+    """
+
+    __slots__ = ("_data", "_delivery", "_id", "_since")
+
+    def __init__(self, since: int) -> None:
+        self._since = since
+        self._delivery: Delivery | None = None
+        self._id: int = 0
+        self._data: bytes = b""
+
+    def of(self, delivery: Delivery) -> bytes:
+        """See `dump`."""
+        number = delivery.identity()
+        if delivery is not self._delivery or number != self._id:
+            self._delivery = delivery
+            self._id = number
+            self._data = dump(delivery, self._since)
+        return self._data
+
+    def forget(self) -> None:
+        """None is known any more."""
+        self._delivery = None
+        self._data = b""
 
 
 def dump_retained(kept: Retained, since: int) -> bytes:

@@ -35,7 +35,7 @@ from mqttd.storage.database import (
     UNSUBSCRIBE,
 )
 from mqttd.storage.durability import FSYNC, NONE, UNSAID, Durability
-from mqttd.storage.entries import dump, dump_retained, dump_will
+from mqttd.storage.entries import Dumps, dump_retained, dump_will
 from mqttd.storage.ledger import (
     DELIVERY,
     MESSAGE3,
@@ -66,6 +66,7 @@ class StoreJournal(Releasing):
     """
 
     __slots__ = (
+        "_dumps",
         "_found",
         "_last",
         "_noted",
@@ -105,6 +106,7 @@ class StoreJournal(Releasing):
         self._found: deque[tuple[int, bytes, bytes]] = deque()
         #: Something was told in this turn; its end has been put off once.
         self._noted: bool = False
+        self._dumps = Dumps(since)
         self._last: bool = False
 
     # -- sessions ------------------------------------------------------------------------------
@@ -201,7 +203,7 @@ class StoreJournal(Releasing):
         """The kind of a record and its bytes."""
         if delivery.bare() and not delivery.source:
             return MESSAGE5 if delivery.v5 else MESSAGE3, delivery.wire
-        return DELIVERY, dump(delivery, self.since)
+        return DELIVERY, self._dumps.of(delivery)
 
     def moved(self, number: int, packet_id: int) -> None:
         """See `Journal.moved`."""
@@ -395,6 +397,7 @@ class StoreJournal(Releasing):
             return
         self._last = False
         self._noted = False
+        self._dumps.forget()
         if self._under_way is None and not self.whole and not self._pauses():
             self._close()
         self.weigh()

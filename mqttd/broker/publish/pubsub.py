@@ -147,8 +147,12 @@ class PubSub:
         at: int,
         end: int,
     ) -> int:
-        """Deliver to the sessions of a route from one place to another."""
+        """Deliver to the sessions of a route from one place to another.
+
+        To those that are away last, one QoS and version after another, as `Inbound.fan_sessions`.
+        """
         receivers = 0
+        away: dict[int, list[int]] = {}
         sessions = route.sessions
         options = route.options
         identifiers = route.identifiers
@@ -162,8 +166,17 @@ class PubSub:
                 packed >>= OWN_SHIFT
                 if route.owns is not None:
                     named = route.owns.get(session, named) or None
-            self._deliver(session, message, packed, named, shapes, None)
             receivers += 1
+            if session.channel is None and packed == options[i]:
+                number = packed << 1 | session.v5
+                away.setdefault(number, []).append(i)
+                continue
+            self._deliver(session, message, packed, named, shapes, None)
+        for places in away.values():
+            for i in places:
+                session = sessions[i]
+                named = identifiers.get(session) if identifiers is not None else None
+                self._deliver(session, message, options[i], named, shapes, None)
         return receivers
 
     def to_groups(

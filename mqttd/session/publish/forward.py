@@ -213,13 +213,16 @@ class Forwarding(Naming):
     ) -> None:
         """Forward a run of QoS 0 packets of `size` bytes each to the sessions of a route."""
         v5 = self.v5
+        apart: list[Receiver] | None = None
         same: bytes | None = None
         other: bytes | None = None
         sent = 0
         for receiver in route.sessions:
             channel = receiver.channel
             if channel is None or channel.special:
-                self._apart(receiver, data, pos, p, topic_end, at, body, end, size, expiry)
+                if apart is None:
+                    apart = []
+                apart.append(receiver)
                 continue
             if channel.v5 == v5 or channel.wraps:
                 if same is None:
@@ -232,7 +235,9 @@ class Forwarding(Naming):
                 wire = other
                 one = len(other) * size // (end - pos)
             if one > receiver.max_packet:
-                self._apart(receiver, data, pos, p, topic_end, at, body, end, size, expiry)
+                if apart is None:
+                    apart = []
+                apart.append(receiver)
                 continue
             out_bytes = channel.out_bytes + len(wire)
             if out_bytes > channel.limit and channel.over(len(wire)):
@@ -253,6 +258,8 @@ class Forwarding(Naming):
                 channel.dirty = True
                 self.router.dirty.append(channel)
             sent += 1
+        if apart is not None:
+            self.one_by_one(apart, data, pos, p, topic_end, at, body, end, size, expiry, None)
         if sent:
             self.router.metrics.messages_sent += sent * ((end - pos) // size)
         elif not route.sessions:
@@ -260,35 +267,6 @@ class Forwarding(Naming):
             if self.router.tap_unheard:
                 self.missed(None, route, data, pos, p, topic_end, at, body, end, size)
         self.router.topics.send_on(end - pos, len(route.sessions), LIGHT0)
-
-    def _apart(
-        self,
-        receiver: Receiver,
-        data: bytes,
-        pos: int,
-        p: int,
-        topic_end: int,
-        at: int,
-        body: int,
-        end: int,
-        size: int,
-        expiry: int,
-    ) -> None:
-        """The packets of a run for one receiver that needs single deliveries."""
-        shift = 0
-        while pos + shift < end:
-            inbound = self.inbound(
-                data,
-                pos + shift,
-                p + shift,
-                topic_end + shift,
-                at + shift,
-                body + shift,
-                pos + shift + size,
-                expiry + shift if expiry else 0,
-            )
-            receiver.deliver_qos0(inbound.cut(0, receiver.v5, False, b""))
-            shift += size
 
     def _qos1(
         self,

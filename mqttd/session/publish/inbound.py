@@ -220,8 +220,12 @@ class Inbound:
         return count
 
     def fan_sessions(self, route: Route, shapes: dict[int, Delivery], at: int, end: int) -> int:
-        """Deliver to the sessions of a route from one place to another."""
+        """Deliver to the sessions of a route from one place to another.
+
+        To those that are away last, one shape after another: a store has each of them once.
+        """
         count = 0
+        away: dict[int, list[int]] | None = None
         options = route.options
         kinds = route.kinds
         blocks = route.blocks
@@ -241,8 +245,20 @@ class Inbound:
                     count += 1
                     continue
             kind = 0 if kinds is None else kinds[i]
-            self.give(receiver, packed, kind, blocks[kind] if blocks else b"", names, shapes)
             count += 1
+            if receiver.channel is None and packed == options[i]:
+                number = self._number(packed, receiver.v5) | kind << 4
+                if away is None:
+                    away = {}
+                away.setdefault(number, []).append(i)
+                continue
+            self.give(receiver, packed, kind, blocks[kind] if blocks else b"", names, shapes)
+        if away is not None:
+            for places in away.values():
+                for i in places:
+                    kind = 0 if kinds is None else kinds[i]
+                    block = blocks[kind] if blocks else b""
+                    self.give(sessions[i], options[i], kind, block, names, shapes)
         return count
 
     def give(
@@ -263,6 +279,16 @@ class Inbound:
                 shape.identifiers = names.get(receiver)
             shapes[number] = shape
         self._hand(receiver, shape, self.packet_id())
+
+    def hand_out(self, receivers: list[Receiver]) -> None:
+        """Deliver to these at QoS 0, without RETAIN, one shape for all of a version."""
+        for v5 in (True, False):
+            shape: Delivery | None = None
+            for receiver in receivers:
+                if receiver.v5 == v5:
+                    if shape is None:
+                        shape = self.cut(0, v5, False, b"")
+                    receiver.deliver_qos0(shape)
 
     def fan_groups(self, route: Route, shapes: dict[int, Delivery], at: int, end: int) -> int:
         """Deliver to a member of each of these groups of a route."""

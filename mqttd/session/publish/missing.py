@@ -139,6 +139,41 @@ class Missing(General):
             made.expires(self.router.now, expiry)
         return made
 
+    def one_by_one(
+        self,
+        receivers: list[Receiver],
+        data: bytes,
+        pos: int,
+        p: int,
+        topic_end: int,
+        at: int,
+        body: int,
+        stop: int,
+        size: int,
+        expiry: int,
+        run: Run | None,
+    ) -> None:
+        """The packets of a run of QoS 0 for receivers that need single deliveries.
+
+        Of each packet those of a version get the same one: queues and a store have it once.
+        """
+        number = 0 if run is None else run.number
+        for shift in range(0, stop - pos, size):
+            inbound = self.inbound(
+                data,
+                pos + shift,
+                p + shift,
+                topic_end + shift,
+                at + shift,
+                body + shift,
+                pos + shift + size,
+                expiry + shift if expiry else 0,
+            )
+            if run is not None:
+                inbound.run = Run(run.came, number, run.topic, run.first, run.size)
+                number += 1
+            inbound.hand_out(receivers)
+
     def whole_of(self, inbound: Inbound, route: Route, run: Run | None) -> Message:
         """The whole of a message that has this run, or a new id."""
         if run is None:

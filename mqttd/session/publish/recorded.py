@@ -68,6 +68,7 @@ class Recording(Forwarding):
             if route.gear & MISSED:
                 router.unheard_run(self, name)
             return stop
+        apart: list[Receiver] = []
         same: bytes | None = None
         other: bytes | None = None
         sent = 0
@@ -91,9 +92,7 @@ class Recording(Forwarding):
                 or len(wire) // run > receiver.max_packet
                 or (full and router.tap_missed)  # each that it misses is told
             ):
-                self._one_by_one(
-                    receiver, data, pos, p, topic_end, at, body, stop, size, expiry, name
-                )
+                apart.append(receiver)
                 continue
             if full and channel.over(len(wire)):
                 router.metrics.dropped_slow_consumer += run
@@ -105,40 +104,11 @@ class Recording(Forwarding):
             sent += run
             assert isinstance(receiver, State)
             router.delivered_run(receiver, name)
+        if apart:
+            self.one_by_one(apart, data, pos, p, topic_end, at, body, stop, size, expiry, name)
         router.metrics.messages_sent += sent
         router.topics.send_on(stop - pos, len(route.sessions), LIGHT0)
         return stop
-
-    def _one_by_one(
-        self,
-        receiver: Receiver,
-        data: bytes,
-        pos: int,
-        p: int,
-        topic_end: int,
-        at: int,
-        body: int,
-        stop: int,
-        size: int,
-        expiry: int,
-        run: Run,
-    ) -> None:
-        """The packets of a run for one receiver that needs single deliveries, as `_apart`."""
-        number = run.number
-        for shift in range(0, stop - pos, size):
-            inbound = self.inbound(
-                data,
-                pos + shift,
-                p + shift,
-                topic_end + shift,
-                at + shift,
-                body + shift,
-                pos + shift + size,
-                expiry + shift if expiry else 0,
-            )
-            inbound.run = Run(run.came, number, run.topic, run.first, run.size)
-            number += 1
-            receiver.deliver_qos0(inbound.cut(0, receiver.v5, False, b""))
 
     def recorded_one(
         self,
