@@ -7,8 +7,7 @@ between. A filter that begins with a wildcard leaves topics out that begin with 
 from __future__ import annotations
 
 import base64
-import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, cast
 
 from msgspec import Struct
@@ -84,47 +83,49 @@ class RetainedMessages:
     ) -> Deferred[RetainedPage]:
         """A page of the messages of a filter. Raises BadWish."""
         place = read_cursor(cursor)
-        names: list[str] = []
+        first = _First(limit + 1, "" if place is None else place[1])
 
         def shown(_: object) -> RetainedPage:
-            behind = names if place is None else [name for name in names if name > place[1]]
-            page = heapq.nsmallest(limit, behind)
+            page = first.all()
+            more = len(page) > limit
+            del page[limit:]
             kept = [self._kept(topic) for topic in page]
             found = [self._view(one) for one in kept if one is not None]
-            return RetainedPage(found, write_cursor("", page[-1]) if len(behind) > limit else None)
+            return RetainedPage(found, write_cursor("", page[-1]) if more else None)
 
-        return self.run(self._match(_checked(topic_filter), names)).addCallback(shown)
+        return self.run(self._match(_checked(topic_filter), first.add)).addCallback(shown)
 
     def forget(self, topic_filter: str, dry_run: bool) -> Deferred[Forgotten]:
         """Forget the messages of a filter, or only say how many there are. Raises BadWish."""
         topic_filter = _checked(topic_filter)
         names: list[str] = []
+        first = _First(_NAMED, "")
 
         def work() -> Iterator[None]:
-            yield from self._match(topic_filter, names)
-            if dry_run:
-                return
+            yield from self._match(topic_filter, names.append)
             time = Slice()
             for topic in names:
-                self.broker.retainer.delete(topic)
+                first.add(topic)
+                if not dry_run:
+                    self.broker.retainer.delete(topic)
                 if time.over():
                     yield
                     time.begin()
 
         def told(_: object) -> Forgotten:
-            return Forgotten(not dry_run, len(names), heapq.nsmallest(_NAMED, names))
+            return Forgotten(not dry_run, len(names), first.all())
 
         return self.run(work()).addCallback(told)
 
-    def _match(self, topic_filter: str, names: list[str]) -> Iterator[None]:
-        """Find the topics of a filter, with every step a bounded number of levels."""
+    def _match(self, topic_filter: str, found: Callable[[str], object]) -> Iterator[None]:
+        """Call `found` with each topic of a filter, with every step a bounded number of levels."""
         cursor = self.broker.retainer.match(topic_filter, self.broker.now)
         time = Slice()
         try:
             while not cursor.done:
                 for kept in cursor.next(_STEP, self.broker.now):
                     assert isinstance(kept, Retained)
-                    names.append(kept.topic())
+                    found(kept.topic())
                 if time.over():
                     yield
                     time.begin()
@@ -144,6 +145,29 @@ class RetainedMessages:
             username=kept.username,
             expires_in=(kept.expires_at - now) // 1000 if kept.expires_at else None,
         )
+
+
+class _First:
+    """The first `most` of names that stand behind `after`; up to twice as many are kept."""
+
+    def __init__(self, most: int, after: str) -> None:
+        self.most = most
+        self.after = after
+        self._names: list[str] = []
+        self._bound: str | None = None
+
+    def add(self, name: str) -> None:
+        """One more."""
+        if name > self.after and (self._bound is None or name < self._bound):
+            self._names.append(name)
+            if len(self._names) >= 2 * self.most:
+                self._bound = self.all()[-1]
+
+    def all(self) -> list[str]:
+        """Those that are the first by now, in order."""
+        self._names.sort()
+        del self._names[self.most :]
+        return self._names
 
 
 def _fields(view: RetainedView) -> dict[str, Any]:
