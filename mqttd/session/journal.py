@@ -218,6 +218,10 @@ class Journal(Ending):
         """Call `told` when everything told so far is kept, at once if it is."""
         told()
 
+    def is_full(self) -> bool:
+        """Whether the group that is gathered changes so much that who has more waits for another."""
+        return False
+
     def when_parted(self, told: Callable[[], None]) -> None:
         """Call `told` when what is told then is kept in another group than what was told so far."""
         told()

@@ -3,7 +3,7 @@
     filters of a slice --> change: hooks are asked --> one: each of them --> the next slice | answer
 
 Promise: what the client sends behind it waits until it is answered, unless only other processes are
-waited for.
+waited for. A store has filters of thousands in several groups, between which those of others go.
 """
 
 from __future__ import annotations
@@ -68,9 +68,12 @@ class Asked(Job):
         """The packet has come; its client waits if not all of it is for this turn."""
         if not self._some():
             self.work()
-            self.broker.turns.add(self)
+            self._go_on()
         elif not self.waits():
             self.answer()
+
+    def _go_on(self) -> None:
+        self.broker.turns.add(self)
 
     def work(self) -> None:
         """Have the client wait until this is done."""
@@ -104,6 +107,10 @@ class Asked(Job):
         """Go on, as long as the client is there."""
         channel = self.channel
         if channel.state != OPEN or channel.session is not self.session:
+            return False
+        journal = self.broker.journal
+        if self.session.owner and journal.is_full():
+            journal.when_parted(self._go_on)
             return False
         try:
             if not self._some():
