@@ -219,7 +219,7 @@ class Journal(Ending):
         told()
 
     def is_full(self) -> bool:
-        """Whether the group that is gathered changes so much that who has more waits for another."""
+        """Whether the group that is gathered has so much that who has more waits for another."""
         return False
 
     def when_parted(self, told: Callable[[], None]) -> None:

@@ -32,7 +32,7 @@ _TOGETHER: Final = 32
 _MANY: Final = 8
 _SEVERAL: Final = 3
 _GAP: Final = 400_000
-#: Subscriptions and sessions that are changed by one group. One takes the writer some 5 us, and with
+#: Subscriptions and sessions that one group changes. One takes the writer some 5 us, and with
 #: 10,000 of each of eight clients acknowledgements of others waited for 1.3 s.
 _ROWS: Final = 1000
 _REST: Final = 150_000
