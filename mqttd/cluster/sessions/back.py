@@ -128,7 +128,9 @@ async def bring_back(owners: _Owners, client_id: str, leaves: Leaving) -> None:
                 if not waits and arrivals.brief_of(leaves.to) != there:
                     return  # it was gone once more, which has begun this anew
             _give(owners, client_id, known, kv.changed, leaves)
-            return
+            if departures.of.get(client_id) is not leaves or not leaves.refused:
+                return
+            # It is for who waits for something else first, which may be nothing: nobody asks then.
         await deferLater(owners.reactor, _AGAIN)
 
 

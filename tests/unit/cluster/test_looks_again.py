@@ -342,6 +342,19 @@ def test_17_what_left_here_and_was_claimed_anew_goes_on_by_way_of_that(
     assert "s" not in node.memory.broker.sessions
 
 
+def test_17_so_it_does_where_that_is_not_awaited_any_more(node: Node) -> None:
+    """It stayed here, on its way to who had refused it, with all that was published for it."""
+    before = leaves(node)
+    node.comes("alice", False)
+    ours = node.owners.owned["s"]
+    last = node.etcd.write(KEYS.own("s"), claimed("a", "c", ALICE), OTHER)
+    node.sends("b", before, what=LOOK)
+    node.sends("b", ours, what=LOOK)
+    assert not node.moves.arrivals.of and node.moves.departures.of
+    node.turn(2)
+    assert node.moves.departures.is_for("s", "a", last)
+
+
 def test_17_who_waits_for_what_goes_elsewhere_or_is_here_again_is_to_look(
     node: Node, said: Said
 ) -> None:

@@ -76,3 +76,4 @@ def test_17_nor_do_all_nodes_wait_for_what_none_has() -> None:
 
 def test_17_nor_does_one_stay_where_it_has_come_and_nobody_waits_for_it() -> None:
     assert not Trio(437380, True, True, True, True, None, True, True).run()
+    assert not Trio(441522, True, False, True, True, None, True, True).run()
