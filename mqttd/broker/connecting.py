@@ -23,6 +23,7 @@ from mqttd.broker.ground.seams import Mover
 from mqttd.broker.ground.verdicts import fault_of, properties_fault, refusal
 from mqttd.broker.publish.publishing import Publishing
 from mqttd.broker.publish.wills import Wills, connect_fault
+from mqttd.broker.sessions.admission import NO_ROOM, is_kept
 from mqttd.broker.sessions.claims import Claims, Owned, Refusal
 from mqttd.broker.sessions.gone import has_gone
 from mqttd.broker.sessions.login import Login
@@ -273,9 +274,8 @@ class Connecting:
         broker = self.broker
         if "client.connect" not in broker.points:
             return True
-        asked = broker.hooks.ask_hooks(
-            "client.connect", (attempt.client,), attempt.connect.properties
-        )
+        properties = attempt.connect.properties
+        asked = broker.hooks.ask_hooks("client.connect", (attempt.client,), properties)
         return self._wait(attempt, self._connect_hooks_said, asked)
 
     def _connect_hooks_said(self, attempt: Attempt, said: Any) -> bool:
@@ -426,6 +426,8 @@ class Connecting:
         refusal = registry.quota.refusal(client, client.client_id in registry.sessions)
         if refusal is not None:
             return self.refuse(attempt, refusal[0], refusal[1])
+        if not is_kept(registry, client, attempt.connect):
+            return self.refuse(attempt, reasons.QUOTA_EXCEEDED, NO_ROOM)
         outcome = self.claims.claim(attempt.channel, client, attempt.connect, attempt)
         if outcome is None:
             attempt.take = self._owner_said

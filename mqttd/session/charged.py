@@ -20,7 +20,7 @@ __all__ = ["Charged", "flight_weight"]
 class Charged(Receiver):
     """What a session weighs."""
 
-    __slots__ = ("account", "inflight", "purse", "weight")
+    __slots__ = ("account", "inflight", "purse", "rows", "weight")
 
     def __init__(self, client_id: str, account: Account, username: str | None) -> None:
         super().__init__(client_id)
@@ -28,6 +28,8 @@ class Charged(Receiver):
         self.inflight: dict[int, object] | None = None
         #: What is charged to this session: all but what is in flight.
         self.weight: int = 0
+        #: What it, its subscriptions and its will take in a journal.
+        self.rows: int = 0
         self.purse: Purse | None = account.purse(username)
         base = _base(client_id, username)
         self.weight = base
@@ -73,6 +75,13 @@ class Charged(Receiver):
         purse.kept += size
         return True
 
+    def enter_rows(self, size: int) -> None:
+        """So many bytes more of this session are rows of a journal, or less."""
+        if self.rows + size < 0:
+            size = -self.rows
+        self.rows += size
+        self.account.rows += size
+
     def fly(self, size: int) -> None:
         """So many bytes more are in flight, or less."""
         account = self.account
@@ -102,6 +111,7 @@ class Charged(Receiver):
     def _close_account(self) -> None:
         """The session has ended; what it still gives back is charged as before."""
         base = _base(self.client_id, self.username)
+        self.enter_rows(-self.rows)
         self.account.sessions -= base
         self.charge(-base)
         purse = self.purse

@@ -25,7 +25,15 @@ from mqttd.session.ground.connection import OPEN, Connection, Ending
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
-__all__ = ["Journal", "Numbers"]
+__all__ = ["Doubt", "Journal", "Numbers"]
+
+
+class Doubt:
+    """Whoever has answered that something is kept, which it may not be."""
+
+    def fail(self) -> None:
+        """It is not: undo it, and say so."""
+        raise NotImplementedError
 
 
 class Journal(Ending):
@@ -35,6 +43,7 @@ class Journal(Ending):
         "alone",
         "changes",
         "fleeting",
+        "full",
         "grouped",
         "holding",
         "once",
@@ -54,6 +63,8 @@ class Journal(Ending):
         self.fleeting: int = 0
         #: Changes of sessions, subscriptions and wills that were told, ever.
         self.changes: int = 0
+        #: There is no room for what would have to be kept, beside what is acknowledged by now.
+        self.full: bool = False
         #: Bytes are held for some connection.
         self.holding: bool = False
         #: See `bind`.
@@ -118,6 +129,19 @@ class Journal(Ending):
     def will(self, client_id: str, username: str | None, will: object | None, delay: int) -> None:
         """The will is this message (`mqttd.session.ground.message.Message`), or none any more."""
 
+    # -- room ----------------------------------------------------------------------------------
+
+    def has_room(self, size: int, last: bool = False) -> bool:
+        """Whether so many bytes more can be kept; `last`: of last words, which nobody is refused.
+
+        They may have some of what is left for what deletes.
+        """
+        return True
+
+    def takes(self, size: int) -> bool:
+        """Whether so many bytes more can be kept, and soon."""
+        return True
+
     # -- records -------------------------------------------------------------------------------
 
     def queued(self, owner: int, entry: object, v5: bool) -> int:
@@ -176,6 +200,10 @@ class Journal(Ending):
         """Send bytes when everything told so far is kept; none: then the connection ends."""
         if channel.state == OPEN:
             channel.send(data)
+
+    def hold_answer(self, channel: Connection, data: bytes, doubt: Doubt) -> None:
+        """As `hold`, for what says that something is kept; where that fails `doubt` is told."""
+        self.hold(channel, data)
 
     def bind(self, once: bool) -> None:
         """What is published from now on (True), or no more, is also of what the turn has told.

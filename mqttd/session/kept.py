@@ -17,7 +17,7 @@ from librt.vecs import vec
 from mypy_extensions import i64
 
 from mqttd.session.charged import flight_weight
-from mqttd.session.ground.account import AWAITING, INFLIGHT, QUEUED, RECORD
+from mqttd.session.ground.account import AWAITING, INFLIGHT, QUEUED, RECORD, ROW
 from mqttd.session.ground.message import (
     RELEASED,
     Delivery,
@@ -48,6 +48,10 @@ class Kept(Pending):
     def restored(self, owner: int, expiry_seconds: int, away_since: int, v5: bool) -> None:
         """The journal has kept this session; its client is away, and spoke this version."""
         self.owner = owner
+        if owner:
+            self.enter_rows(ROW + len(self.client_id))
+            for full_filter in self.subscriptions or ():
+                self.enter_rows(ROW + len(full_filter))
         self.expiry_interval = expiry_seconds
         self.clean = False
         self.away_since = away_since
@@ -259,10 +263,10 @@ class Kept(Pending):
         return count
 
     def recorded(self) -> int:
-        """What is queued and in flight takes so many bytes in the journal, or a little less."""
-        size = 0
+        """What there is of it takes so many bytes in the journal, or a little less."""
+        size = self.rows
         if self.mqueue is not None:
-            size = self.mqueue.size - (QUEUED - RECORD) * self.mqueue.length
+            size += self.mqueue.size - (QUEUED - RECORD) * self.mqueue.length
         if self.inflight is not None:
             size += self.flying() - (INFLIGHT - RECORD) * len(self.inflight)
         return size

@@ -15,7 +15,7 @@ from typing import Final
 from mqttd.session.ground.account import QUEUED, RECORD
 from mqttd.session.ground.message import Delivery, entry_delivery, entry_qos, entry_weight
 from mqttd.session.mqueue import MQueue
-from mqttd.session.state import State
+from mqttd.session.willed import Willed
 
 __all__ = ["QUEUING", "Pending"]
 
@@ -24,7 +24,7 @@ __all__ = ["QUEUING", "Pending"]
 QUEUING: Final = 8
 
 
-class Pending(State):
+class Pending(Willed):
     """A session that keeps what it cannot send yet."""
 
     __slots__ = ()
@@ -44,6 +44,9 @@ class Pending(State):
         account = self.account
         if account.tight and not entry_qos(entry):
             self.drop(entry_delivery(entry, self.v5), "memory")
+            return
+        if self.owner and self.server.journal.full and not entry_qos(entry):
+            self.drop(entry_delivery(entry, self.v5), "not_kept")
             return
         self.server.topics.work += QUEUING
         mqueue = self.mqueue

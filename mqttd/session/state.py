@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from mqttd.session.charged import flight_weight
 from mqttd.session.filters import NEW, OTHER, SAME, Filters
-from mqttd.session.ground.account import AWAITING, INFLIGHT, Account
+from mqttd.session.ground.account import AWAITING, INFLIGHT, ROW, Account
 from mqttd.session.ground.connection import Connection, Turn
 from mqttd.session.ground.message import (
     RELEASED,
@@ -70,6 +70,8 @@ class Keeper(Turn):
         self.tap_lost: bool = False
         self.tap_slow: bool = False
         self.tap_unheard: bool = False
+        #: What is published is a will.
+        self.last_words: bool = False
         #: Told of each client whose will is another now, or gone, where others are to know.
         self.will_changed: Callable[[str], object] | None = None
 
@@ -158,6 +160,7 @@ class State(Filters):
         "waiting",
         "will",
         "will_delay",
+        "willed",
     )
 
     def __init__(self, server: Keeper, client_id: str, username: str | None) -> None:
@@ -186,6 +189,8 @@ class State(Filters):
         self.mqueue: MQueue | None = None
         self.will: Message | None = None
         self.will_delay: int = 0
+        #: Bytes of the will's row in the journal.
+        self.willed: int = 0
         self.numbers: Numbers | None = None
         #: What it was sent and has acknowledged in this turn, where somebody keeps that.
         self.trace: Trace | None = None
@@ -201,6 +206,8 @@ class State(Filters):
             self.server.journal.back(self.owner)
         elif seconds or (self.owner and mqueue is not None and mqueue.held < mqueue.size):
             # What waits in the journal alone is still to be sent.
+            if not self.owner:
+                self.enter_rows(ROW + len(self.client_id))
             self.owner = self.server.journal.opened(
                 self.owner, self.client_id, self.username, seconds
             )
@@ -217,23 +224,6 @@ class State(Filters):
     def expires(self) -> bool:
         """Whether the session ends some time after its connection."""
         return self.expiry_interval != NEVER
-
-    def set_will(self, will: Message | None, delay_seconds: int) -> None:
-        """What is published when the connection or the session ends, and how long after it."""
-        if will is not self.will:
-            self.server.journal.will(self.client_id, self.username, will, delay_seconds)
-        self._weigh_will(will, self.will)
-        self.will = will
-        self.will_delay = delay_seconds
-        if self.server.will_changed is not None:
-            self.server.will_changed(self.client_id)
-
-    def take_will(self) -> Message | None:
-        """The will, which is gone then."""
-        will = self.will
-        if will is not None:
-            self.set_will(None, 0)
-        return will
 
     def leave(self) -> None:
         """The connection of a session that lives on is gone."""
@@ -264,6 +254,7 @@ class State(Filters):
         if not self.owner:
             return
         self.server.journal.ended(self.owner)
+        self.enter_rows(self.willed - self.rows)
         self.owner = 0
         lost: list[int] = []
         numbers = self.numbers
@@ -295,6 +286,8 @@ class State(Filters):
         self.account.subscriptions += weight
         self.charge(weight)
         if self.owner:
+            if before < 0:
+                self.enter_rows(ROW + len(full_filter))
             self.server.journal.subscribed(self.owner, full_filter, options, identifier)
         return NEW if before < 0 else OTHER
 
@@ -308,6 +301,7 @@ class State(Filters):
         self._take_filter(full_filter)
         self._forget_identifier(full_filter)
         if self.owner:
+            self.enter_rows(-ROW - len(full_filter))
             self.server.journal.unsubscribed(self.owner, full_filter)
         return True
 

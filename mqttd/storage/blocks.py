@@ -20,13 +20,16 @@ from mqttd.codec.native import mypyc_attr
 from mqttd.storage.database import (
     END_SESSION,
     FORGET_WILL,
+    KEEP,
     LEAVE_SESSION,
     MOVE_CLOCK,
+    OPEN_SESSION,
     SET_WILL,
+    SUBSCRIBE,
     UNSUBSCRIBE_ALL,
 )
 
-__all__ = ["Block", "Group", "Home", "Homes", "Part", "Present", "in_order", "picked"]
+__all__ = ["Block", "Group", "Home", "Homes", "Part", "Present", "in_order", "picked", "row_cost"]
 
 #: To delete a row takes as long as to write so many bytes, and its own by this power of two.
 _DELETED: Final = 512
@@ -34,6 +37,12 @@ _PAGES: Final = 6
 _NONE: Final[list[int]] = []
 #: A row in memory beside the bytes of its parameters.
 _ROW: Final = 200
+#: Bytes of a page, of it what a row of a table leaves to others, and of a longer row what stays.
+_PAGE: Final = 4096
+_WITHIN: Final = 950
+_STAYS: Final = 489
+#: A row on the disk beside its bytes.
+_LITTLE: Final = 512
 #: Blocks that say something about another, from which on it is seen whether they are there.
 _MANY: Final = 8
 
@@ -228,9 +237,9 @@ class Part:
 class Group:
     """What is written in one transaction."""
 
-    __slots__ = ("away", "block", "data", "drops", "drops_size", "ends", "error", "found",
+    __slots__ = ("away", "block", "cost", "data", "drops", "drops_size", "ends", "error", "found",
                  "fsync", "full", "home", "last", "parts", "reads", "rows", "rows_size",
-                 "size", "wills", "words")  # fmt: skip
+                 "size", "spent", "told", "wills", "words")  # fmt: skip
 
     def __init__(self, block: Block, home: Home) -> None:
         self.block = block
@@ -251,8 +260,12 @@ class Group:
         self.away: dict[int, int] = {}
         self.wills: dict[str, tuple[object, ...] | None] = {}
         self.ends: list[int] = []
-        #: Bytes that all of them take in memory.
+        #: Bytes that all of them take in memory, and may take on the disk.
         self.rows_size: int = 0
+        self.cost: int = 0
+        #: What it may take there, and that with all groups before (`mqttd.storage.sparing`).
+        self.spent: int = 0
+        self.told: int = 0
         #: Blocks whose rows go, and how many bytes would take as long to write.
         self.drops: list[int] = []
         self.drops_size: int = 0
@@ -268,6 +281,10 @@ class Group:
         """Bytes that it takes in memory."""
         return self.full + self.size + self.rows_size + len(self.words)
 
+    def costs(self) -> int:
+        """Bytes that it may take on the disk, in the file and the log."""
+        return self.cost + 2 * (self.full + self.size + len(self.words))
+
     def directory(self) -> bytes:
         """The words of the records of the block at hand."""
         return self.words.getvalue()
@@ -279,9 +296,13 @@ class Group:
         self.rows.append((statement, parameters))
         size = _ROW
         for one in parameters:
-            if isinstance(one, (str, bytes)):
+            if isinstance(one, bytes):
                 size += len(one)
+            elif isinstance(one, str):
+                size += len(one) if one.isascii() else len(one.encode())
         self.rows_size += size
+        if statement == SUBSCRIBE or statement == OPEN_SESSION or statement == KEEP:
+            self.cost += row_cost(size - _ROW)
 
     def leave(self, owner: int, since: int) -> None:
         """The client of a session is away since then; 0: it is there again."""
@@ -298,6 +319,8 @@ class Group:
         """The will of a client, of so many bytes, or that it has none any more."""
         self.wills[client_id] = parameters
         self.rows_size += _ROW + len(client_id) + size
+        if parameters is not None:
+            self.cost += row_cost(len(client_id) + size)
 
     def settle(self) -> None:
         """Make rows of what was gathered beside them."""
@@ -394,6 +417,17 @@ class Present:
             self.numbers = picked(self.numbers, order)
             self.places = picked(self.places, order)
             self.ordered = True
+
+
+def row_cost(size: int) -> int:
+    """Bytes that a new row of so many may take on the disk: in the file, and in the log before.
+
+    A page is half full at worst; what does not fit it is in pages that are nobody else's.
+    """
+    if size <= _WITHIN:
+        return _LITTLE + 4 * size
+    pages = (size - _STAYS + _PAGE - 1) // _PAGE
+    return _LITTLE + 2 * (_WITHIN + pages * _PAGE)
 
 
 def in_order(numbers: vec[i64]) -> list[int]:

@@ -47,18 +47,17 @@ from mqttd.storage.ledger import (
     Ledger,
     receipt_of,
 )
-from mqttd.storage.releasing import Releasing, Waiting
+from mqttd.storage.releasing import Waiting
+from mqttd.storage.sparing import Sparing
 
 __all__ = ["StoreJournal"]
 
-#: Bytes that wait for the disk, with what writing them takes, beyond which nobody publishes.
-_BEHIND: Final = 16 << 20
 #: Bytes of words of the blocks that are moved in a turn, unless one alone has more: a block that
 #: is full, or many small ones. To read so many and let go of what is dead takes some milliseconds.
 _MOVED: Final = 256 << 10
 
 
-class StoreJournal(Releasing):
+class StoreJournal(Sparing):
     """Keeps sessions and retained messages.
 
     turn: whose end of turn closes groups; submit: has a group written, `written` follows;
@@ -75,7 +74,6 @@ class StoreJournal(Releasing):
         "listeners",
         "owners",
         "seconds",
-        "stuck",
         "submit",
         "turn",
     )
@@ -98,8 +96,6 @@ class StoreJournal(Releasing):
         self.listeners: dict[str, Listener] = {}
         #: The highest owner number that was given.
         self.owners: int = 0
-        #: The disk takes nothing.
-        self.stuck: bool = False
         #: Groups that were written.
         self.groups: int = 0
         #: Blocks that were read again, to be moved.
@@ -419,6 +415,7 @@ class StoreJournal(Releasing):
                 if first:
                     self.release_all()
             return
+        self.closed(group)
         self._waiting = Waiting()
         self._under_way = group
         self._begin_to_wait(waiting)
@@ -476,9 +473,9 @@ class StoreJournal(Releasing):
         turn = self.turn
         if self.stuck:
             weight = 0  # what would have to wait for it is refused
-        if weight > _BEHIND:
+        if weight > self.behind:
             turn.congest("store", True)
-        elif weight * 2 < _BEHIND and turn.congest("store", False):
+        elif weight * 2 < self.behind and turn.congest("store", False):
             turn.perform_later()
 
     def nudge(self) -> None:

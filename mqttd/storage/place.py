@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 from mqttd.storage.database import StoreError
 
-__all__ = ["alone", "put_in_place", "remove"]
+__all__ = ["alone", "close_to_others", "put_in_place", "remove"]
 
 
 @contextmanager
@@ -99,3 +99,13 @@ def remove(making: str) -> None:
     for end in ("", "-wal", "-shm", "-journal"):
         with suppress(FileNotFoundError):
             os.unlink(making + end)
+
+
+def close_to_others(path: str) -> None:
+    """Take the rights of others away from a file that was copied here with them."""
+    for name in (path, f"{path}-wal"):
+        try:
+            if os.stat(name).st_mode & 0o077:
+                os.chmod(name, 0o600)
+        except OSError:
+            pass  # there is none, or it is somebody else's: `connect` says so

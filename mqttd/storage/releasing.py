@@ -15,6 +15,7 @@ from time import monotonic_ns
 from typing import Final
 
 from mqttd.session.ground.connection import OPEN, Connection
+from mqttd.session.journal import Doubt
 from mqttd.session.promise import Promise
 from mqttd.storage.blocks import Group
 from mqttd.storage.ledger import Ledger
@@ -41,7 +42,8 @@ _REST: Final = 150_000
 class Waiting:
     """What waits for one group."""
 
-    __slots__ = ("channels", "corked", "held", "kept", "promises", "sent", "told", "uncorked")
+    __slots__ = ("channels", "corked", "doubts", "held", "kept", "promises", "sent", "told",
+                 "uncorked")  # fmt: skip
 
     def __init__(self) -> None:
         #: How many of its promises are kept, of what it held sent, of its connections uncorked.
@@ -52,6 +54,8 @@ class Waiting:
         #: Bytes that go out when it is written.
         self.held: list[tuple[Connection, bytes]] = []
         self.channels: set[Connection] = set()
+        #: Of what it holds: answers that may become refusals.
+        self.doubts: list[tuple[bytes, Doubt]] = []
         #: Connections to which nothing is written before.
         self.corked: list[Connection] = []
         #: Who is told that it is written.

@@ -21,14 +21,22 @@ from contextlib import suppress
 from typing import Final
 
 from mqttd.broker.broker import Broker
+from mqttd.storage.sparing import BEHIND, UNLIMITED, Sparing
 
 __all__ = ["RESERVE", "Room"]
 
 #: Bytes: more than what waits for the disk, and what SQLite writes beside its file.
 RESERVE: Final = 64 << 20
 _PART: Final = 8
-#: Bytes written after which to look again.
+#: Bytes written after which to look again, and the part of a small reserve that they are.
 _OFTEN: Final = 1 << 20
+_FEW: Final = 16
+#: Pages of the log from which on it begins anew, and their bytes.
+_LOG: Final = 1000
+_PAGE: Final = 4096
+#: The part of the reserve that last words may have, and that may wait for the disk.
+_LAST: Final = 2
+_BEHIND: Final = 4
 
 
 class Room:
@@ -52,6 +60,8 @@ class Room:
         self.free: int | None = None
         self.left: int | None = None
         self.reserve = RESERVE
+        #: What was left behind the group with this sum (`Group.told`); None as `left`.
+        self.measured: tuple[int, int] | None = None
         #: Less than the reserve is left; there is more than `max_bytes`; the alarm `disk_low`.
         self.short = False
         self._over = False
@@ -74,9 +84,28 @@ class Room:
             spare = own if spare is None else min(own, spare)
         return None if spare is None else max(spare, 0)
 
-    def look(self, base: sqlite3.Connection) -> None:
+    def bound_log(self, base: sqlite3.Connection) -> None:
+        """Have the log beside the file take no more than a part of a small reserve, as a rule."""
+        pages = min(_LOG, self.reserve // _BEHIND // _PAGE)
+        base.execute(f"PRAGMA wal_autocheckpoint = {pages}")
+        base.execute(f"PRAGMA journal_size_limit = {pages * _PAGE}")
+
+    def limit(self, journal: Sparing, size: int) -> None:
+        """Have the journal of a store of so many bytes know how much more there is room for."""
+        most = UNLIMITED
+        if self.measured is not None:
+            left, told = self.measured
+            most = told + left - self.reserve
+        if self.max_bytes:
+            most = min(most, journal.told + self.max_bytes - size)
+        journal.most, journal.full = most, self.full
+        journal.more = min(self.reserve, self.max_bytes or self.reserve) // _LAST
+        journal.behind = min(BEHIND, self.reserve // _BEHIND)
+
+    def look(self, base: sqlite3.Connection, told: int = 0) -> None:
         """See how much there is; `base` is the connection to the file.
 
+        told: `Group.told` of the group that was written last.
         A disk that fails may say neither: then what is known of it stays.
         """
         with suppress(sqlite3.Error):
@@ -89,11 +118,12 @@ class Room:
         self.reserve = min(RESERVE, found.f_blocks * found.f_frsize // _PART)
         self.free = found.f_bavail * found.f_frsize
         self.left = self.free + self._unused
+        self.measured = self.left, told
 
     def wrote(self, size: int) -> bool:
         """So much was written; whether to look again."""
         self._written += size
-        if self._written < _OFTEN:
+        if self._written < min(_OFTEN, self.reserve // _FEW):
             return False
         self._written = 0
         return True

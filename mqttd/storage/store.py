@@ -34,7 +34,7 @@ from mqttd.storage.database import MOVE_CLOCK, Damaged, StoreError, connect, loo
 from mqttd.storage.durability import NAMES, Durability
 from mqttd.storage.journal import StoreJournal
 from mqttd.storage.ledger import Ledger
-from mqttd.storage.place import remove
+from mqttd.storage.place import close_to_others, remove
 from mqttd.storage.recovery import Contents, read
 from mqttd.storage.restore import Restored, restore
 from mqttd.storage.room import Room
@@ -142,14 +142,16 @@ class Store:
         now = time.time_ns()
         since = now // 1_000_000 - broker.now
         self._wake.start(self.reactor, engine)
-        self.writer = writer = Writer(base, self._wake.wake, self.room.look)
+        self.room.look(base)
+        self.room.bound_log(base)
+        self.writer = writer = Writer(base, self._wake.wake, self._measure)
         submit = writer.submit if self.copies is None else partial(self._submit, writer)
         journal = StoreJournal(self.ledger, broker, submit, _seconds, since, self.durability)
         journal.listeners = broker.listeners
         journal.read, journal.peep = writer.now, writer.at_once
         journal.ask = lambda fetch, pieces: writer.fetch(Reading(fetch, pieces))
-        self.journal = journal
-        broker.journal = journal
+        self.room.limit(journal, self.ledger.bytes)
+        self.journal = broker.journal = journal
         if engine is not None:
             self._pause.start(engine)
             journal.pause = self._pause.begin
@@ -188,7 +190,7 @@ class Store:
 
     def _open(self, broker: Broker) -> tuple[sqlite3.Connection, Contents]:
         """Open and read the file; a damaged one is set aside, and one made anew."""
-        _close_to_others(self.path)
+        close_to_others(self.path)
         try:
             base = connect(self.path)
         except Damaged as error:
@@ -227,9 +229,11 @@ class Store:
             self.log("store works again", {"path": self.path})
             broker.alarms.clear("store_failed")
             writer.between(self._ask)
-        self.room.weigh(broker, self.ledger.bytes)
+        size = self.ledger.bytes + broker.account.rows
+        self.room.weigh(broker, size)
+        self.room.limit(journal, size)
         if self.shares is not None:
-            self.shares.see(self.ledger.bytes, self.room.spare(self.ledger.bytes))
+            self.shares.see(size, self.room.spare(size))
         if self.copies is not None:
             self._see_copies(broker, journal, self.copies)
         if (now := (self._failing, self.room.full, self._alone)) != self._stuck:
@@ -244,7 +248,7 @@ class Store:
             journal.move()
         while writer.done:
             group = writer.done.popleft()
-            if self.room.wrote(group.size):
+            if self.room.wrote(group.spent):
                 writer.between(self._ask)
             if self.copies is None:
                 journal.written(group)
@@ -313,8 +317,12 @@ class Store:
         self.journal.begin()
 
     def _ask(self, base: sqlite3.Connection) -> None:
-        self.room.look(base)
+        self._measure(base)
         self._wake.wake()
+
+    def _measure(self, base: sqlite3.Connection) -> None:
+        """See how much room there is behind the last group (in the writer's thread)."""
+        self.room.look(base, 0 if self.writer is None else self.writer.told)
 
     def stop(self) -> None:
         """Write what was told, and close the file."""
@@ -479,16 +487,6 @@ def store_of(
     store = Store(path, reactor, durability, log, settings.max_bytes, settings.min_free)
     store.check()
     return store
-
-
-def _close_to_others(path: str) -> None:
-    """Take the rights of others away from a file that was copied here with them."""
-    for name in (path, f"{path}-wal"):
-        try:
-            if os.stat(name).st_mode & 0o077:
-                os.chmod(name, 0o600)
-        except OSError:
-            pass  # there is none, or it is somebody else's: `connect` says so
 
 
 def _clock() -> int:

@@ -134,6 +134,8 @@ class Writer:
         self.done: deque[Group] = deque()
         #: What was fetched.
         self.read: deque[Reading] = deque()
+        #: `Group.told` of the one that was written last.
+        self.told: int = 0
         #: Why the group at hand cannot be written, None while it can.
         self.fault: BaseException | None = None
         #: Held while the connection is used.
@@ -190,6 +192,7 @@ class Writer:
             return True
         if not self._write(waiting):
             return False
+        self.told = waiting.told
         self.done.append(waiting)
         self.wake()
         return True
@@ -307,11 +310,11 @@ def write(base: sqlite3.Connection, group: Group) -> None:
     together = not alone or len(group.parts) > 0 or group.size > _PIECE
     if together:
         execute("BEGIN IMMEDIATE")
+    for statement, parameters in changes:  # first: on a full disk others have what they free
+        execute(statement, parameters)
     for part in group.parts:
         _insert(base, part)
     _insert(base, group)
-    for statement, parameters in changes:
-        execute(statement, parameters)
     if together:
         execute("COMMIT")
     for number in group.reads:

@@ -106,6 +106,29 @@ def test_of_a_role_that_is_not_stored_yet_nobody_waits_to_be_told(brokers: Broke
     limit(brokers, UNLIMITED)
 
 
+@pytest.mark.parametrize(("version", "refused"), [(mq.V5, 0x97), (mq.V311, 0x80)])
+def test_a_subscribe_that_cannot_be_written_is_answered(
+    brokers: Brokers, version: int, refused: int
+) -> None:
+    """It was answered by nothing until there was room again."""
+    assert brokers.broker is not None
+    kept = brokers.resume("kept", version)
+    assert kept.subscribe("before", qos=1) == [1]
+    limit(brokers, 4096)
+    assert kept.subscribe("held", qos=1) == [refused]
+    assert brokers.broker.says("store failed")
+    assert kept.subscribe("before", "then", qos=1) == [1, refused]
+    limit(brokers, UNLIMITED)
+    assert brokers.broker.says("store works again")
+    until(lambda: kept.subscribe("after", qos=1) == [1], "it is taken again")
+    brokers.restart()
+    kept = brokers.resume("kept", version)
+    publisher = brokers.client().connect("publisher")
+    for topic in ("held", "then", "before", "after"):
+        publisher.publish(topic, topic.encode(), qos=1)
+    assert [packet.payload for packet in kept.collect(2)] == [b"before", b"after"]
+
+
 def test_the_broker_is_killed_while_its_disk_is_full(brokers: Brokers) -> None:
     """What was acknowledged before is there; what waited may be."""
     brokers.resume("away").subscribe("t", qos=1)

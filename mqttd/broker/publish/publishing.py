@@ -70,8 +70,6 @@ class Publishing(Rights):
         self.released: bool = False
         #: The store takes nothing.
         self.stuck: bool = False
-        #: What is published is a will.
-        self.last_words: bool = False
         #: What goes on when nothing behind the broker is behind any more.
         self._relieved: list[Callable[[], None]] = []
 

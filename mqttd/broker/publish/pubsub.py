@@ -21,7 +21,7 @@ from mqttd.broker.routing.shared import Group
 from mqttd.codec import reasons
 from mqttd.codec.packets import Subscription
 from mqttd.codec.topic import is_shared, split_shared
-from mqttd.session.ground.account import filter_room, filter_weight
+from mqttd.session.ground.account import ROW, filter_room, filter_weight
 from mqttd.session.ground.message import Delivery, Message
 from mqttd.session.routes.receiver import Receiver
 from mqttd.session.routes.route import (
@@ -111,6 +111,8 @@ class PubSub:
         if server.account.full and not accepted:
             server.account.refused = True
             server.metrics.memory_refused += 1
+        elif not accepted and server.journal.full and not self._heard(size):
+            server.metrics.refused_not_kept += 1
         elif (
             self.retainer.store(topic, kept, size, expires_at, kept.weigh(), level, accepted)
             == reasons.SUCCESS
@@ -124,6 +126,11 @@ class PubSub:
         if server.tap_lost:
             self.server.dropped_retained(kept, "memory" if server.account.full else "")
         return reasons.QUOTA_EXCEEDED
+
+    def _heard(self, size: int) -> bool:
+        """Whether so many bytes are of last words, and there is room in the journal for these."""
+        server = self.server
+        return server.last_words and server.journal.has_room(size, True)
 
     def dispatch(self, message: Message, route: Route) -> int:
         """Deliver a message to every receiver of its route, and to one of each shared group.
@@ -241,6 +248,10 @@ class PubSub:
             shapes[key] = shape
         if group is not None:
             shape = shape.lent(group)
+        if qos and session.owner and self.server.last_words and isinstance(session, Session):
+            if self.server.journal.full and not self._heard(len(shape.wire)):
+                session.drop(shape, "not_kept")
+                return
         if qos:
             session.deliver(shape, shape.packet_id)
         else:
@@ -274,6 +285,13 @@ class PubSub:
             if not session.has_room(filter_weight(full_filter, identifier != 0)):
                 return reasons.QUOTA_EXCEEDED
         packed = options_of(qos, subscription.no_local, subscription.retain_as_published)
+        if (
+            session.owner
+            and not session.has(full_filter, packed, identifier)
+            and not self._keeps(session, full_filter)
+        ):
+            server.metrics.refused_not_kept += 1
+            return reasons.QUOTA_EXCEEDED
         if shared:
             new = self.put_back(session, full_filter, packed, identifier)
         else:
@@ -282,6 +300,11 @@ class PubSub:
         if not shared and settings.retain_available and (handling == 0 or (handling == 1 and new)):
             self._replay_retained(session, full_filter, packed, identifier)
         return qos
+
+    def _keeps(self, session: Session, full_filter: str) -> bool:
+        """Whether there is room for a subscription in the journal, and its user may have it."""
+        size = len(full_filter.encode())
+        return self.server.journal.takes(size) and session.may_keep(ROW + size)
 
     def put_back(self, session: Session, full_filter: str, options: int, identifier: int) -> bool:
         """Add or replace a subscription that was accepted once; True if it is new.

@@ -29,6 +29,7 @@ from mqttd.codec.packets import Suback, Subscribe, Subscription, Unsuback, Unsub
 from mqttd.codec.serializer import serialize, varint
 from mqttd.codec.topic import split_shared, validate_topic_filter
 from mqttd.session.channel.channel import OPEN, Channel
+from mqttd.session.journal import Doubt
 from mqttd.session.routes.receiver import NO_LIMIT
 from mqttd.session.session import Session
 from mqttd.types import ClientInfo
@@ -229,6 +230,9 @@ class _Subscribe(Asked):
         self.packet_type = SUBSCRIBE
         self.identifier: int = 0
         self.granted: list[Subscription] = []
+        #: Places of those of which the journal was told, and of those that were not there before.
+        self.kept: set[int] = set()
+        self.new: list[int] = []
         #: It was put off, and counted as such.
         self.late: bool = False
         #: The filters are as they were parsed.
@@ -293,11 +297,17 @@ class _Subscribe(Asked):
         subscription = self.subscriptions[self.at]
         if self.epoch != self.broker.epoch:
             self.realms = None
+        changes = self.broker.journal.changes
+        new = self.session.options_of(subscription.topic_filter) < 0
         code = self.subscribing.one(
             self.session, self.client, subscription, self.identifier, self.valid, self.realms
         )
         if code < 0x80:
             self.granted.append(subscription)
+            if self.broker.journal.changes != changes:
+                self.kept.add(self.at)
+                if new:
+                    self.new.append(self.at)
         self.codes.append(code if self.channel.v5 or code < 0x80 else 0x80)
 
     def waits(self) -> bool:
@@ -356,7 +366,10 @@ class _Subscribe(Asked):
             names = [subscription.topic_filter for subscription in self.subscriptions]
             self.subscribing.say("subscribed", session, names, codes)
         answer = serialize(Suback(self.packet_id, codes, None), channel.version)
-        session.send_kept(channel, answer, 2)
+        if session.owner:
+            broker.journal.hold_answer(channel, answer, _Doubt(self))
+        else:
+            session.send_kept(channel, answer, 2)
         if broker.settings.deny_disconnect and reasons.NOT_AUTHORIZED in codes:
             channel.part(reasons.NOT_AUTHORIZED, "subscribe denied")
             return
@@ -366,6 +379,39 @@ class _Subscribe(Asked):
         if self.granted and "client.subscribe.after" in broker.points:
             broker.hooks.run_hooks("client.subscribe.after", (self.client,), self.granted)
         session.start_replays()
+
+    def fail(self) -> None:
+        """What it was granted could not be written: it is refused, and not subscribed to."""
+        channel = self.channel
+        session = self.session
+        self.broker.metrics.refused_not_kept += len(self.kept)
+        if session.ended:
+            return
+        for at in self.new:
+            topic_filter = self.subscriptions[at].topic_filter
+            if self.broker.pubsub.unsubscribe(session, topic_filter):
+                self.broker.tell("session.unsubscribed", session, topic_filter)
+        for at in range(self.count):
+            lost = session.options_of(self.subscriptions[at].topic_filter) < 0
+            if self.codes[at] < 0x80 and (lost or at in self.kept):
+                self.codes[at] = reasons.QUOTA_EXCEEDED if channel.v5 else 0x80
+        self.granted = [self.subscriptions[at] for at in range(self.count) if self.codes[at] < 0x80]
+        if channel.state == OPEN and channel.session is session:
+            if self.kept and self.broker.tells("subscribed"):
+                names = [subscription.topic_filter for subscription in self.subscriptions]
+                self.subscribing.say("subscribed", session, names, self.codes)
+            channel.send(serialize(Suback(self.packet_id, self.codes, None), channel.version))
+
+
+class _Doubt(Doubt):
+    """A SUBACK of what may not be kept."""
+
+    def __init__(self, asked: _Subscribe) -> None:
+        self.asked = asked
+
+    def fail(self) -> None:
+        """See `Doubt.fail`."""
+        self.asked.fail()
 
 
 class _Told(Taken):

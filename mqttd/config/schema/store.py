@@ -29,9 +29,9 @@ class Store(Struct, frozen=True, kw_only=True):
     max_bytes: Annotated[
         int,
         keys.size(
-            "What messages and retained messages may take in that file; beyond it those of QoS 1"
-            " and 2 that would have to be kept are refused (0x97) until a tenth of it is free, and"
-            " an alarm is raised; 0: what the disk has.",
+            "What messages, sessions and subscriptions may take in that file; beyond it those that"
+            " would have to be kept are refused (0x97) until a tenth of it is free, and an alarm is"
+            " raised; 0: what the disk has.",
             "broker",
             0,
             1024 * 1024 * GIB,

@@ -28,6 +28,7 @@ __all__ = [
     "KINDS",
     "QUEUED",
     "REPLAY",
+    "ROW",
     "SESSION",
     "Account",
     "Purse",
@@ -45,6 +46,8 @@ CONNECTION: Final = 1200
 QUEUED: Final = 64
 #: A record of a journal beside its bytes.
 RECORD: Final = 16
+#: A row of a journal beside its bytes: a session, a subscription, a will.
+ROW: Final = 64
 #: An entry in flight beside its bytes: their object, packet id, place in the window.
 INFLIGHT: Final = 120
 #: An incoming QoS 2 packet id.
@@ -131,6 +134,8 @@ class Account:
         self.other: int = 0
         #: Of connections and unfinished packets: what those hold who have not been let in.
         self.unauthenticated: int = 0
+        #: What sessions, subscriptions and wills take in a journal.
+        self.rows: int = 0
         self.purses: dict[str, Purse] = {}
         #: Those of clients without a user name; of them only what is kept is counted.
         self.nobody: Purse = Purse("")
@@ -184,6 +189,13 @@ class Account:
             "output": self.output,
             "other": self.other,
         }
+
+    def may_begin(self, username: str | None, size: int) -> bool:
+        """Whether one more session of this user, of so many bytes, may be in a journal."""
+        if self.most_kept < 0:
+            return True
+        purse = self.nobody if username is None else self.purses.get(username)
+        return (0 if purse is None else purse.kept) + size <= self.most_kept
 
     def purse(self, username: str | None) -> Purse | None:
         """Where the sessions of a user are counted; nobody's are not."""

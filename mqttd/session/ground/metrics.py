@@ -26,6 +26,7 @@ DROP_REASONS: Final[dict[str, str]] = {
     "hook": "a message.publish hook stopped it",
     "session_ended": "the session ended before it could be sent",
     "memory": "QoS 0 that would have waited, while `memory.budget` is used up",
+    "not_kept": "the store has no room for it, or cannot be written",
     "retained_full": "the retained store was full or the payload too large for it",
 }
 
@@ -84,6 +85,7 @@ class Metrics:
         "rate_limited",
         "rate_limited_out",
         "memory_caches_dropped",
+        "refused_not_kept",
         "memory_refused",
         "memory_waited",
         "memory_shed",
@@ -166,6 +168,7 @@ class Metrics:
         self.rate_limited: int = 0
         self.rate_limited_out: int = 0
         self.memory_caches_dropped: int = 0
+        self.refused_not_kept: int = 0
         self.memory_refused: int = 0
         self.memory_waited: int = 0
         self.memory_shed: int = 0
@@ -214,6 +217,8 @@ class Metrics:
             self.dropped_denied += 1
         elif reason == "memory":
             self.dropped_memory += 1
+        elif reason == "not_kept":
+            self.dropped_not_kept += 1
         else:
             self.dropped_session_ended += 1
 
@@ -292,6 +297,7 @@ COUNTERS: Final[tuple[str, ...]] = (
     "strangers_ended",
     "refused_overload",
     "refused_banned",
+    "refused_not_kept",
     "claims_failed",
     "claims_timed_out",
     "first_byte_timeouts",

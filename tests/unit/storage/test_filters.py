@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mqttd.codec.packets import Packet, Suback, Subscribe, Subscription, Unsuback, Unsubscribe
+from mqttd.codec.reasons import NO_SUBSCRIPTION_EXISTED, QUOTA_EXCEEDED
 from tests.support.memory import MemoryBroker
 from tests.unit.storage.test_journal import Kept, make
 
@@ -40,6 +41,7 @@ def test_13_filters_of_thousands_go_to_the_store_in_groups(tmp_path: Path, faili
     for n, client in enumerate(clients):
         client.send(Subscribe(1, [Subscription(f"{n}/{k}", 0) for k in range(FILTERS)]))
         client.send(Unsubscribe(2, [f"{n}/{k}" for k in range(1, FILTERS)]))
+    granted, gone = (QUOTA_EXCEEDED, NO_SUBSCRIPTION_EXISTED) if failing else (0, 0)
     # The first slice of a packet is had at once.
     most = 1 << 30 if failing else MOST + 200 * CLIENTS
     turns = 0
@@ -53,10 +55,10 @@ def test_13_filters_of_thousands_go_to_the_store_in_groups(tmp_path: Path, faili
     for n, client in enumerate(clients):
         told[n] += client.take()
         suback, unsuback = told[n]
-        assert isinstance(suback, Suback) and suback.reason_codes == [0] * FILTERS
-        assert isinstance(unsuback, Unsuback) and unsuback.reason_codes == [0] * (FILTERS - 1)
+        assert isinstance(suback, Suback) and suback.reason_codes == [granted] * FILTERS
+        assert isinstance(unsuback, Unsuback) and unsuback.reason_codes == [gone] * (FILTERS - 1)
     (left,) = kept.base.execute("SELECT count(*) FROM subscription").fetchone()
-    assert left == CLIENTS
+    assert left == (0 if failing else CLIENTS)
     kept.base.close()
 
 

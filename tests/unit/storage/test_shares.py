@@ -49,8 +49,9 @@ def send(worker: Worker, topic: str, count: int = 1) -> None:
 def fill(worker: Worker, username: str | None, sessions: int = 7) -> list[str]:
     """Sessions of a user that would fill it all; their client ids."""
     names = [f"{username} {at}" for at in range(sessions)]
-    for name in names:
+    for name in names:  # who has as much as one may have no further session
         worker.away(name, f"for {name}", username)
+    for name in names:
         send(worker, f"for {name}", 7)
     return names
 
