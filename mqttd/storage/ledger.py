@@ -31,8 +31,8 @@ from mypy_extensions import i32, i64
 
 from mqttd.storage.blocks import Block, Group, Home, Homes, Present
 
-__all__ = ["DELIVERY", "FORGET", "INFLIGHT", "KIND_MASK", "LENGTH_MASK", "MESSAGE3", "MESSAGE5",
-           "OWNER_SHIFT", "QUIET", "RECEIVED", "RELEASED", "RETAINED", "SAME", "Ledger",
+__all__ = ["DELIVERY", "FORGET", "FULL", "INFLIGHT", "KIND_MASK", "LENGTH_MASK", "MESSAGE3",
+           "MESSAGE5", "OWNER_SHIFT", "QUIET", "RECEIVED", "RELEASED", "RETAINED", "SAME", "Ledger",
            "receipt_of"]  # fmt: skip
 
 #: Kinds of records. FORGET and INFLIGHT are about the record whose number they bear.
@@ -70,7 +70,7 @@ _SMALL: Final = 16
 _LIGHT: Final = 256 << 10
 _READ_BYTES: Final = 4 << 20
 #: Bytes with which a block is full: what is moved stands in memory, with more each time it was.
-_FULL: Final = 2 << 20
+FULL: Final = 2 << 20
 #: And bytes of words: what many get has few bytes, and a block is moved in one turn.
 _WORDS: Final = 256 << 10
 #: Numbers between two that live, beyond which a home ends (recovery).
@@ -94,6 +94,10 @@ class Ledger:
         self.old: int = 64
         #: Passes over all blocks that move whatever is not whole (`compact`).
         self.thorough: int = 0
+        #: As `FULL`, or less where the disk is small; and bytes of a block that may be moved: it is
+        #: written before the place where it was can be used again.
+        self.full: i64 = FULL
+        self.movable: i64 = 1 << 62
         #: Records that were moved by compaction, ever.
         self.moved: int = 0
         self.group: Group = self._begin()
@@ -125,7 +129,7 @@ class Ledger:
     def note(self, owner: i64, kind: i64, packet_id: i64, data: bytes) -> i64:
         """One more record, which lives; returns its number."""
         group = self.group
-        if group.size >= _FULL or len(group.words) >= _WORDS:
+        if group.size >= self.full or len(group.words) >= _WORDS:
             self._part()
         number = self.number
         self.number = number + 1
@@ -284,19 +288,23 @@ class Ledger:
         oldest = self.group.block.id - (1 if thorough else self.old)
         many = len(self.blocks) > 1024
         wanted = self.group.reads
+        movable = self.movable
+        most = movable if movable < _READ_BYTES else _READ_BYTES
         small: list[int] = []
         size: i64 = 0
         parts = len(self.group.parts)  # of a group that has brought more, more go
         for _ in range(_SWEPT + parts):
-            if not hand or len(wanted) >= _READ + parts or size > _READ_BYTES:
+            if not hand or len(wanted) >= _READ + parts or size > most:
                 break
             block = self.blocks.get(hand.pop())
             if block is None or not block.stored or block.id > oldest:
                 continue
+            if block.size > movable:
+                continue
             if block.wasted() * _WASTED > block.count or (
                 thorough and (block.live < block.count or block.count < _SMALL)
             ):
-                if size and size + block.size > _READ_BYTES:
+                if size and size + block.size > most:
                     hand.append(block.id)
                     break
                 wanted.append(block.id)

@@ -21,6 +21,7 @@ from contextlib import suppress
 from typing import Final
 
 from mqttd.broker.broker import Broker
+from mqttd.storage.ledger import FULL
 from mqttd.storage.sparing import BEHIND, UNLIMITED, Sparing
 
 __all__ = ["RESERVE", "Room"]
@@ -34,9 +35,8 @@ _FEW: Final = 16
 #: Pages of the log from which on it begins anew, and their bytes.
 _LOG: Final = 1000
 _PAGE: Final = 4096
-#: The part of the reserve that last words may have, and that may wait for the disk.
-_LAST: Final = 2
-_BEHIND: Final = 4
+#: The part of the reserve that last words may have, that may wait for the disk, and of the log.
+_PART_OF: Final = 4
 
 
 class Room:
@@ -86,7 +86,7 @@ class Room:
 
     def bound_log(self, base: sqlite3.Connection) -> None:
         """Have the log beside the file take no more than a part of a small reserve, as a rule."""
-        pages = min(_LOG, self.reserve // _BEHIND // _PAGE)
+        pages = min(_LOG, self.reserve // _PART_OF // _PAGE)
         base.execute(f"PRAGMA wal_autocheckpoint = {pages}")
         base.execute(f"PRAGMA journal_size_limit = {pages * _PAGE}")
 
@@ -99,8 +99,10 @@ class Room:
         if self.max_bytes:
             most = min(most, journal.told + self.max_bytes - size)
         journal.most, journal.full = most, self.full
-        journal.more = min(self.reserve, self.max_bytes or self.reserve) // _LAST
-        journal.behind = min(BEHIND, self.reserve // _BEHIND)
+        journal.more = min(self.reserve, self.max_bytes or self.reserve) // _PART_OF
+        journal.behind = min(BEHIND, self.reserve // _PART_OF)
+        journal.ledger.full = min(FULL, self.reserve // _PART)
+        journal.ledger.movable = UNLIMITED if self.free is None else self.free // 2
 
     def look(self, base: sqlite3.Connection, told: int = 0) -> None:
         """See how much there is; `base` is the connection to the file.

@@ -5,8 +5,8 @@
 
 The disk is looked at now and then, but thousands of filters may come in one turn. So what rows and
 records may take there is added up as they are told (`told`), and what is measured behind a group
-says up to which sum more may come (`most`). Last words, which nobody can be refused, may have half
-of the reserve beyond that; what deletes is not asked.
+says up to which sum more may come (`most`). Last words, which nobody can be refused, may have a
+quarter of the reserve beyond that; what deletes is not asked.
 
 Promise: sessions and subscriptions that are taken in leave the reserve alone, however many come at
 once. A SUBACK that waits when the store fails goes out at once, as a refusal.

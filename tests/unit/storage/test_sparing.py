@@ -27,6 +27,7 @@ from mqttd.codec.reasons import QUOTA_EXCEEDED
 from mqttd.storage import writer
 from mqttd.storage.blocks import Group, row_cost
 from mqttd.storage.database import STATEMENTS, SUBSCRIBE, connect
+from mqttd.storage.ledger import MESSAGE5, Ledger
 from mqttd.storage.writer import write
 from mqttd.testing.client import MemoryClient
 from tests.support.waiting import until
@@ -221,14 +222,14 @@ def wills(worker: Worker) -> list[str]:
     return [row[0] for row in rows]
 
 
-def test_last_words_may_have_half_of_the_reserve(worker: Worker, disk: Disk) -> None:
+def test_last_words_may_have_a_quarter_of_the_reserve(worker: Worker, disk: Disk) -> None:
     """Who comes with a will is let in; one that finds no room is known in memory alone."""
     worker.away("away", "w")
     disk.free = RESERVE - 1
     assert stuck(worker)
     first = worker.node.connect("first", will=Will("w", b"first", 1, False))
     worker.settle()
-    disk.free = RESERVE // 2 - 1
+    disk.free = RESERVE * 3 // 4 - 1
     assert stuck(worker)
     second = worker.node.connect("second", will=Will("w", b"second", 1, True))
     worker.settle()
@@ -274,6 +275,27 @@ def test_filters_are_held_to_their_users_share(tmp_path: Path) -> None:
     worker.settle()
     assert broker.account.rows == 0
     worker.stop()
+
+
+def test_a_block_is_moved_where_the_disk_has_room_for_it_twice(worker: Worker, disk: Disk) -> None:
+    """What lives of it is written first: of a disk that was nearly full that took the rest."""
+    ledger = Ledger()
+    ledger.old = 1
+    numbers = [ledger.note(1, MESSAGE5, 0, os.urandom(30_000)) for _ in range(60)]
+    group = ledger.close()
+    assert group is not None
+    for number in numbers[:30]:
+        ledger.forget(number)
+    journal = worker.store.journal
+    assert journal is not None
+    journal.ledger = ledger
+    for free, moved in ((2, []), (8, [group.block.id])):
+        disk.free = free
+        worker.store.room.look(sqlite3.connect(":memory:"))
+        worker.store.room.limit(journal, 0)
+        ledger.sweep()
+        assert ledger.group.reads == moved
+    journal.ledger = worker.store.ledger
 
 
 def test_rows_are_counted_again_after_a_restart(tmp_path: Path) -> None:
