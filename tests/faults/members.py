@@ -260,6 +260,9 @@ class Reborn(Member):
     def _take(self, packet: mq.Packet) -> int:
         kind = packet.type
         if kind == mq.SUBACK:
+            if any(code >= 0x80 for code in packet.reasons):
+                self._subscribe()  # the disk takes nothing: refused, until it does
+                return 0
             self.subscribed = True
             self.send(mq.unsubscribe([f"u/{self.life}"], 2, version=mq.V5))
         elif kind == mq.UNSUBACK:
@@ -278,11 +281,14 @@ class Reborn(Member):
                 self.faults.append(f"{self.name}: a clean start has found a session")
             self.known = True
             if not self.subscribed:
-                filters = [(f"l/{self.life}", 1), (f"u/{self.life}", 1)]
-                self.send(mq.subscribe(filters, 1, version=mq.V5))
+                self._subscribe()
         else:
             super()._take(packet)
         return 0
+
+    def _subscribe(self) -> None:
+        filters = [(f"l/{self.life}", 1), (f"u/{self.life}", 1)]
+        self.send(mq.subscribe(filters, 1, version=mq.V5))
 
     def _message(self, packet: mq.Packet) -> None:
         if packet.topic != f"l/{self.life}":
