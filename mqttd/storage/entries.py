@@ -50,7 +50,7 @@ def dump(delivery: Delivery, since: int) -> bytes:
 class Dumps:
     """Dumps deliveries; one that comes again at once, for another session, has the same bytes.
 
-    So they are in a group of the store once: 1 MB for 1,000 queues was 492 MiB.
+    So they are in a group of the store once: 1 MB of messages for 300 queues was 305 MiB.
     """
 
     __slots__ = ("_data", "_delivery", "_id", "_since")
