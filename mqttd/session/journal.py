@@ -246,7 +246,7 @@ class Journal(Ending):
         """Call `told` when everything told so far is kept, at once if it is."""
         told()
 
-    def is_full(self) -> bool:
+    def has_enough(self) -> bool:
         """Whether the group that is gathered has so much that who has more waits for another."""
         return False
 

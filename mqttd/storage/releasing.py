@@ -136,8 +136,8 @@ class Releasing(ReadingJournal):
             for waiting in (self._waiting, self._waiting_for):
                 waiting.uncork()
 
-    def is_full(self) -> bool:
-        """See `Journal.is_full`."""
+    def has_enough(self) -> bool:
+        """See `Journal.has_enough`."""
         return len(self.ledger.group.rows) >= _ROWS and not self.failing
 
     def when_parted(self, told: Callable[[], None]) -> None:

@@ -109,7 +109,7 @@ class Asked(Job):
         if channel.state != OPEN or channel.session is not self.session:
             return False
         journal = self.broker.journal
-        if self.session.owner and journal.is_full():
+        if self.session.owner and journal.has_enough():
             journal.when_parted(self._go_on)
             return False
         try:

@@ -254,10 +254,10 @@ class Inbound:
                 continue
             self.give(receiver, packed, kind, blocks[kind] if blocks else b"", names, shapes)
         if away is not None:
-            for places in away.values():
+            for number, places in away.items():
+                kind = number >> 4
+                block = blocks[kind] if blocks else b""
                 for i in places:
-                    kind = 0 if kinds is None else kinds[i]
-                    block = blocks[kind] if blocks else b""
                     self.give(sessions[i], options[i], kind, block, names, shapes)
         return count
 

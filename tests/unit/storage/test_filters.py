@@ -8,21 +8,13 @@ import pytest
 
 from mqttd.codec.packets import Packet, Suback, Subscribe, Subscription, Unsuback, Unsubscribe
 from mqttd.codec.reasons import NO_SUBSCRIPTION_EXISTED, QUOTA_EXCEEDED
-from tests.support.memory import MemoryBroker
 from tests.unit.storage.test_journal import Kept, make
+from tests.unit.storage.test_wide import step
 
 CLIENTS = 6
 FILTERS = 3000
 #: Of a group, and a slice that was begun before it had so many.
 MOST = 1000 + 200
-
-
-def step(node: MemoryBroker) -> bool:
-    """One turn; whether anything was left to do."""
-    due, node.tasks = node.tasks, []
-    for task in due:
-        task()
-    return bool(due)
 
 
 def written(kept: Kept, most: int) -> None:
