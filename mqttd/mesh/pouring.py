@@ -196,17 +196,8 @@ class Pouring:
             channel.send(wire)
             sent += 1
         if apart:
+            first = self.inbound(data, pos, p, topic_end, at, body, pos + size, expiry, v5)
             for shift in range(0, stop - pos, size):
-                self.inbound(
-                    data,
-                    pos + shift,
-                    p + shift,
-                    topic_end + shift,
-                    at + shift,
-                    body + shift,
-                    pos + shift + size,
-                    expiry + shift if expiry else 0,
-                    v5,
-                ).hand_out(apart)
+                first.behind(shift, broker.now).hand_out(apart)
         broker.metrics.messages_sent += sent * count
         broker.topics.send_on(stop - pos, len(route.sessions), LIGHT0)

@@ -104,6 +104,24 @@ class Inbound:
             seconds = int.from_bytes(self.data[expiry_at : expiry_at + 4], "big")
             self.expires_at = now + milliseconds(seconds) or 1
 
+    def behind(self, shift: int, now: int) -> Inbound:
+        """The packet of the same run that begins so many bytes behind this one."""
+        made = Inbound(
+            self.data,
+            self.pos + shift,
+            self.p + shift,
+            self.topic_end + shift,
+            self.at + shift,
+            self.body + shift,
+            self.end + shift,
+            self.v5,
+            self.source,
+            self.username,
+        )
+        if self.expiry_at:
+            made.expires(now, self.expiry_at + shift)
+        return made
+
     def packet_id(self) -> int:
         """The publisher's packet id; 0 at QoS 0."""
         if not self.qos:

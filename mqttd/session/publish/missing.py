@@ -39,18 +39,10 @@ class Missing(General):
         """Tell of the packets of a run that this receiver misses; None: there is nobody."""
         router = self.router
         topic = route.topic or data[p + 2 : topic_end].decode()
+        first = self.inbound(data, pos, p, topic_end, at, body, pos + size, 0)
         shift = 0
         while pos + shift < end and (router.tap_unheard if receiver is None else router.tap_slow):
-            inbound = self.inbound(
-                data,
-                pos + shift,
-                p + shift,
-                topic_end + shift,
-                at + shift,
-                body + shift,
-                pos + shift + size,
-                0,
-            )
+            inbound = first.behind(shift, router.now)
             message = inbound.message(topic, router.next_message_id())
             if receiver is None:
                 router.missed(message, "no_subscriber", "")
@@ -158,17 +150,9 @@ class Missing(General):
         Of each packet those of a version get the same one: queues and a store have it once.
         """
         number = 0 if run is None else run.number
+        first = self.inbound(data, pos, p, topic_end, at, body, pos + size, expiry)
         for shift in range(0, stop - pos, size):
-            inbound = self.inbound(
-                data,
-                pos + shift,
-                p + shift,
-                topic_end + shift,
-                at + shift,
-                body + shift,
-                pos + shift + size,
-                expiry + shift if expiry else 0,
-            )
+            inbound = first.behind(shift, self.router.now)
             if run is not None:
                 inbound.run = Run(run.came, number, run.topic, run.first, run.size)
                 number += 1

@@ -130,17 +130,9 @@ class Naming(Lending):
             sent += run
         metrics.messages_sent += sent
         if apart:
+            first = self.inbound(data, pos, p, topic_end, at, body, end, expiry)
             for shift in range(0, stop - pos, size):
-                inbound = self.inbound(
-                    data,
-                    pos + shift,
-                    p + shift,
-                    topic_end + shift,
-                    at + shift,
-                    body + shift,
-                    end + shift,
-                    expiry + shift if expiry else 0,
-                )
+                inbound = first.behind(shift, router.now)
                 shapes: dict[int, Delivery] = {}
                 for i in apart:
                     kind = kinds[i]
