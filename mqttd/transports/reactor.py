@@ -1,15 +1,13 @@
 """The engine's epoll as the reactor itself: one poll for its sockets and for all of Twisted's.
 
-    twistd --reactor mqttd mqttd --config etc/mqttd.conf
-
     any reactor     epoll_wait (Twisted's) -> "the engine is readable" -> epoll_wait (the engine's)
     this one        epoll_wait (both) -> Engine.turn -> what is left -> Twisted's descriptors
 
 It is Twisted's own epoll reactor with another `doPoll`. Where each message wakes the broker up by
-itself that saves a fifth of its cost, and a fifth of what crosses from one worker to another;
-workers run on it unless twistd was told of another. Any other reactor serves as well. While only
-the engine has something to do, and nothing is due or was asked for from a thread, it polls again
-without going through Twisted's loop.
+itself that saves a fifth of its cost, and a fifth of what crosses from one worker to another. The
+broker's own processes run on it unless `twistd --reactor` names another; any other serves as well.
+While only the engine has something to do, and nothing is due or was asked for from a thread, it
+polls again without going through Twisted's loop.
 
 Promise: delayed calls, threads, signals and descriptors of Twisted are served as by Twisted's: the
 loop here ends as soon as there is anything but messages.
@@ -18,7 +16,8 @@ loop here ends as soon as there is anything but messages.
 from __future__ import annotations
 
 import select
-from typing import TYPE_CHECKING, Any
+import sys
+from typing import TYPE_CHECKING, Any, Final
 
 from twisted.internet.epollreactor import EPollReactor
 from twisted.python.log import callWithLogger
@@ -26,10 +25,14 @@ from twisted.python.log import callWithLogger
 if TYPE_CHECKING:
     from mqttd.transports.engine import Engine
 
-__all__ = ["EngineReactor", "epoll_of", "install", "start_reading", "stop_reading"]
+__all__ = ["EngineReactor", "epoll_of", "install", "prefer", "start_reading", "stop_reading"]
 
 #: Events of one poll, as the engine takes them.
-_EVENTS = 512
+_EVENTS: Final = 512
+#: What of Twisted's is used here without being promised to anybody.
+_PRIVATE: Final = (
+    "_poller", "_selectables", "_doReadOrWrite", "threadCallQueue", "_newTimedCalls", "_stopped",
+)  # fmt: skip
 
 
 class EngineReactor(EPollReactor):
@@ -109,3 +112,14 @@ def install() -> None:
     from twisted.internet.main import installReactor
 
     installReactor(EngineReactor())
+
+
+def prefer() -> None:
+    """Install it where no reactor is installed, and Twisted is as it leans on."""
+    if "twisted.internet.reactor" in sys.modules:
+        return
+    made = EngineReactor()
+    if all(hasattr(made, name) for name in _PRIVATE):
+        from twisted.internet.main import installReactor
+
+        installReactor(made)

@@ -1,4 +1,4 @@
-"""A broker on the engine's own reactor: messages, Twisted's transports, the API, the workers."""
+"""A broker on the engine's own reactor and on Twisted's: messages, transports, the API, workers."""
 
 from __future__ import annotations
 
@@ -25,18 +25,58 @@ def on(*told: str) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with on("--reactor=mqttd"):
+#: What twistd is told, and what the log says of it.
+REACTORS = {
+    "": "mqttd.transports.reactor.EngineReactor",
+    "--reactor=mqttd": "mqttd.transports.reactor.EngineReactor",
+    "--reactor=epoll": "twisted.internet.epollreactor.EPollReactor",
+}
+
+
+@pytest.fixture(scope="module", params=["", "--reactor=epoll"], ids=["own", "epoll"])
+def broker(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Broker]:
+    with on(*filter(None, [request.param])):
         made = start_with_doors(tmp_path_factory.mktemp("own"))
     try:
+        assert REACTORS[request.param] in made.output
         yield made
     finally:
         made.stop()
 
 
-def test_the_reactor_is_the_one_that_was_asked_for(broker: Broker) -> None:
-    assert "mqttd.transports.reactor.EngineReactor" in broker.output
+@pytest.mark.parametrize("told", REACTORS)
+def test_the_reactor_is_the_engines_own_or_the_one_that_was_asked_for(
+    tmp_path: Path, told: str
+) -> None:
+    with on(*filter(None, [told])):
+        broker = start_broker(tmp_path)
+    broker.stop()
+    assert REACTORS[told] in broker.output
+
+
+#: As a Twisted that has other names of its own; and what runs then.
+OTHER_NAMES = (
+    "from mqttd.transports import reactor as ours; {}; ours.prefer();"
+    "from twisted.internet import reactor; print(type(reactor).__name__)"
+)
+
+
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        ("pass", "EngineReactor"),
+        ("ours._PRIVATE = ('_pollers',)", "EPollReactor"),
+        ("from twisted.internet import selectreactor; selectreactor.install()", "SelectReactor"),
+    ],
+)
+def test_twisteds_own_runs_where_it_is_not_as_the_engines_needs_it(
+    first: str, expected: str
+) -> None:
+    command = [sys.executable, "-c", OTHER_NAMES.format(first)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{expected}\n"
 
 
 #: A process that is to be a worker, as far as its imports, and what it runs on then.

@@ -18,7 +18,7 @@ def test_listing_the_plugins_imports_nothing_of_mqttd() -> None:
     output = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.splitlines()
-    assert output == ["mqttd mqttd.service", "[]"]
+    assert output == ["mqttd mqttd.twistd", "[]"]
 
 
 def test_twisted_stays_the_owner_of_its_folders() -> None:

@@ -37,7 +37,7 @@ RANK = (
 )
 # These may import everything below.
 TOP = {"service", "options", "reload", "faults", "embed", "testing", "bench", "__main__"}
-TOP |= {"assembly", "control", "following", "foresight", "gate", "others", "reports"}
+TOP |= {"assembly", "control", "following", "foresight", "gate", "others", "reports", "twistd"}
 SHARED = {"mqttd.interfaces", "mqttd.types", "mqttd.config.schema", "mqttd.printable",
           "mqttd.checksum"}  # fmt: skip
 

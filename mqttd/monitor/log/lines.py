@@ -4,8 +4,8 @@
     {"time": "2026-11-22T08:31:02.123Z", "level": "info", "module": "mqttd.broker", ...}
 
 Names and values that came from clients are text of others: control characters are escaped, and
-what is longer than `LONGEST` bytes is cut, so that a line is a line whoever connects. A traceback
-follows its line, indented; in JSON it is a list of lines.
+what is longer than `LONGEST` bytes is cut, as a list is after 32 items, so that a line is a line
+whoever connects. A traceback follows its line, indented; in JSON it is a list of lines.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ import json
 import re
 import time
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, Final
 
 __all__ = ["LONGEST", "Journal", "Json", "Lines", "Text", "cut", "escaped", "pairs", "plain"]
 
 #: Bytes of one value in a line, of a message, of a line of a traceback; and the last so many of it.
 LONGEST: Final = 256
+#: Items of a list in a line.
+_ITEMS: Final = 32
 _MESSAGE: Final = 8192
 _TRACE_LINE: Final = 512
 _TRACE_LINES: Final = 100
@@ -72,7 +75,7 @@ def cut(text: str, longest: int = LONGEST) -> str:
 
 
 def plain(value: object) -> Any:
-    """A value as JSON has it: text cut, callables and errors by their names."""
+    """A value as JSON has it: text and lists cut, callables and errors by their names."""
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, str):
@@ -82,7 +85,8 @@ def plain(value: object) -> Any:
     if isinstance(value, BaseException):
         return cut(f"{type(value).__name__}: {value}")
     if isinstance(value, list | tuple | set | frozenset):
-        return [plain(item) for item in value]
+        items = [plain(item) for item in islice(value, _ITEMS)]
+        return items if len(value) <= _ITEMS else [*items, f"... ({len(value)})"]
     name = getattr(value, "__qualname__", None)
     if name is not None:
         return f"{getattr(value, '__module__', '')}.{name}".lstrip(".")

@@ -61,6 +61,18 @@ def test_names_of_clients_are_cut(lines: Text | Json | Journal) -> None:
     assert b"(60000 bytes)" in line
 
 
+@pytest.mark.parametrize("lines", [Text(), Json(), Journal()])
+def test_lists_of_clients_are_cut(lines: Text | Json | Journal) -> None:
+    """A SUBSCRIBE may have thousands of filters, each of 64 KB."""
+    told = lines.line(
+        0, "info", "m", "subscribed", {"filters": [f"{n}/" * 99 for n in range(9999)]}
+    )
+    assert len(told) < 10_000
+    assert b"31/31/" in told
+    assert b"32/32/" not in told
+    assert b"(9999)" in told
+
+
 def test_a_traceback_is_lines_below_it() -> None:
     line = Text().line(WHEN, "error", "mqttd.plugins", "callback failed", {"a": 1}, TRACE)
     head, *rest = line.decode().rstrip("\n").split("\n")
