@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from mqttd.transports import websocket
 from mqttd.transports.frames import WebSocketLayer
 from mqttd.transports.layers import SERVED
 from mqttd.transports.websocket import MAX_HEAD, WebSite, may_connect
@@ -52,6 +53,23 @@ def test_the_upgrade_and_what_came_right_behind_it() -> None:
     assert b"Sec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n" in layer.answer
     assert b"Sec-WebSocket-Protocol: mqtt\r\n" in layer.answer
     assert not layer.shaking and not layer.ended
+
+
+def test_no_words_are_put_together_for_a_log_that_nobody_writes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They took two thirds of a handshake; a program's own Autobahn has them as before."""
+    said: list[object] = []
+    words = {name for _, name, _ in websocket._WORDS}
+    assert words == {"hltype", "hlval", "pformat"}
+    counted = [(module, name, said.append) for module, name, _ in websocket._WORDS]
+    monkeypatch.setattr(websocket, "_WORDS", counted)
+    for module, name, put in counted:
+        monkeypatch.setattr(module, name, put)
+    test_the_upgrade_and_what_came_right_behind_it()
+    test_random_requests_raise_nothing()
+    assert said == []
+    assert all(getattr(module, name) == put for module, name, put in counted)
 
 
 def test_one_byte_at_a_time() -> None:
