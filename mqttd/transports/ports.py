@@ -34,9 +34,11 @@ WAITING: Final = 4096
 #: After so many reads it is decided anew whether to rest, ...
 _READS: Final = 64
 #: ... for which they must have come within this many milliseconds, with between 1.05 packets
-#: each, below which there is nothing to gather, and so many, from which on it gathers anyway.
+#: each, below which there is nothing to gather, and so many or so large ones (as a power of two),
+#: from which on it gathers anyway.
 _DENSE: Final = 8
 _MANY: Final = 8
+_MUCH: Final = 12
 
 
 class Carrier(Edge):
@@ -83,6 +85,8 @@ class Sockets(Edge):
         self.reads: int = 0
         self.packets: int = 0
         self.since: int = 0
+        #: What had been received until then.
+        self.before: int = 0
 
     def rests(self, reads: int, packets: int) -> bool:
         """Whether to rest after a turn with so many reads and packets.
@@ -96,9 +100,12 @@ class Sockets(Edge):
         if self.reads >= _READS:
             now = self.server.now
             few = self.reads * 21 < self.packets * 20 and self.packets < self.reads * _MANY
+            received = self.server.metrics.bytes_received
+            small = received - self.before < self.reads << _MUCH
             gather = self.server.settings.gather
-            self.resting = few and now - self.since <= _DENSE and gather > 0
+            self.resting = few and small and now - self.since <= _DENSE and gather > 0
             self.since = now
+            self.before = received
             self.reads = 0
             self.packets = 0
         return self.resting and packets > 0

@@ -117,6 +117,17 @@ def test_it_never_rests_while_reads_are_large_anyway(site: Site) -> None:
     assert site.rests == []
 
 
+def test_it_never_rests_while_packets_are_large(site: Site) -> None:
+    """A step at 8 KiB, where a read of 64 KiB has fewer than eight of them: twice the CPU time."""
+    large = mq.publish("large", bytes(9_000))
+    for _ in range(3 * READS // 9):
+        for client in site.clients[1:]:
+            client.sendall(large * 2)
+        site.now += 1
+        site.engine.doRead()
+    assert site.rests == []
+
+
 def test_it_never_rests_while_reads_are_far_between(site: Site) -> None:
     site.turns(2, every=5)
     assert site.rests == []
