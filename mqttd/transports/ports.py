@@ -93,7 +93,8 @@ class Sockets(Edge):
 
         As network cards hold interrupts back: many small reads of more than a packet each show that
         senders do not wait for answers; a rest makes fewer and larger ones of them (5.4 us of CPU a
-        message instead of 6.9). Clients that wait for answers wait for no rest.
+        message instead of 6.9). Clients that wait for answers wait for no rest. Nor do large
+        packets, of which a full read has few: the caches would have lost them meanwhile.
         """
         self.reads += reads
         self.packets += packets
