@@ -169,6 +169,7 @@ HOT = [
     "mqttd/transports/lobby.py",
     "mqttd/transports/ports.py",
     "mqttd/transports/proxy.py",
+    "mqttd/transports/reading.py",
     "mqttd/transports/records.py",
     "mqttd/transports/stream.py",
     "mqttd/cluster/sessions/catcher.py",

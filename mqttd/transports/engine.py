@@ -4,22 +4,22 @@
 
 An epoll object is itself pollable, so the reactor sees the engine as one reader; per connection
 there is no transport, protocol or socket object, only the channel and its descriptor number.
-`doRead`: poll once, one read of up to 64 KiB and one `feed` per readable descriptor, then the
-effects of the turn (`Server.perform`): one write per dirty channel, then the closes, so that a
-descriptor number is never reused within a batch of events. Where packets come one by one but
+`doRead`: poll once, feed each readable descriptor what a read of up to 64 KiB gives (`reading`),
+then the effects of the turn (`Server.perform`): one write per dirty channel, then the closes, so
+that a descriptor number is never reused within a batch of events. Where packets come one by one but
 densely, the engine rests for some microseconds between turns, and the kernel gathers them.
 
-Level-triggered with one read per turn is fair between clients. Those who have much to do wait in
-line until the others were served and answered, and have as long together, or half a millisecond
-(`line`): who was not read from for a while and has filled each read since, and who is sent a queue,
-a thousand of them after an outage. A client that comes between waits for a turn, not for all of
-these. Whose reads have cost much of late comes behind all of them, user by user (`costly`). When a
-turn has read `_TURN` bytes, the others come first in the next one: packets that pile up in the
-kernel while nobody may publish would fill the memory in one turn, at whose end the budget is looked
-at. EPOLLOUT is asked for only after a short write. Where the kernel defers accepting until bytes
-have come, those are read at once, so that a connection and its CONNECT cost one event.
-Measured reasons: docs/design/hot-path.md; reads over 64 KiB cost 9 times as much (malloc's mmap
-threshold).
+Level-triggered with one read per turn, some of few large packets, is fair between clients. Those
+who have much to do wait in line until the others were served and answered, and have as long
+together, or half a millisecond (`line`): who was not read from for a while and has filled each read
+since, and who is sent a queue, a thousand of them after an outage. A client that comes between
+waits for a turn, not for all of these. Whose reads have cost much of late comes behind all of them,
+user by user (`costly`). When a turn has read `_TURN` bytes, the others come first in the next one:
+packets that pile up in the kernel while nobody may publish would fill the memory in one turn, at
+whose end the budget is looked at. EPOLLOUT is asked for only after a short write. Where the kernel
+defers accepting until bytes have come, those are read at once, so that a connection and its CONNECT
+cost one event. Measured reasons: docs/design/hot-path.md; reads over 64 KiB cost 9 times as much
+(malloc's mmap threshold).
 """
 
 from __future__ import annotations
@@ -32,15 +32,16 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from mqttd.net.fair import FairQueue
-from mqttd.session.channel.channel import NEW, Channel, Server
+from mqttd.session.channel.channel import Channel, Server
 from mqttd.session.ground.connection import Connection
 from mqttd.session.ground.output import give_back, take
-from mqttd.session.ground.unfinished import READ, Unfinished
-from mqttd.transports.accepting import MUCH, Accepting, Later
+from mqttd.session.ground.unfinished import READ
+from mqttd.transports.accepting import MUCH, Later
 from mqttd.transports.held import Holder, but_clients
-from mqttd.transports.layered_edge import os_reason, read_from
+from mqttd.transports.layered_edge import os_reason
 from mqttd.transports.lobby import House
-from mqttd.transports.ports import Carrier, peer_of
+from mqttd.transports.ports import peer_of
+from mqttd.transports.reading import Reading
 
 __all__ = ["Engine"]
 
@@ -56,10 +57,6 @@ _AGAIN: Final = 4
 _HASTY: Final = 64
 #: Bytes that a turn reads, or makes room for: it may pass the budget by so much.
 _TURN: Final = 4 << 20
-#: Bytes that a unit of work counts for in that, as a power of two: a turn has 65,536 units.
-_WORK: Final = 6
-#: And bytes that it puts into outputs: a turn has 64 MiB.
-_POURED: Final = 4
 #: Nanoseconds of a turn for those in line, at least; what is read of one at once, until its place
 #: is the next one's: 16 KiB of small messages that are stored take 0.7 ms, more than the share.
 _SHARE: Final = 500_000
@@ -71,7 +68,7 @@ def _raised(error: BaseException, count: int) -> None:
     raise error
 
 
-class Engine(Accepting):
+class Engine(Reading):
     """The edge of plain TCP connections. Add it to a reactor as a reader.
 
     Or give it the `epoll` of a reactor that polls for both (`mqttd.transports.reactor`): that calls
@@ -93,8 +90,6 @@ class Engine(Accepting):
         self.began: int = 0
         #: Bytes that the first of the line has had.
         self.had: int = 0
-        #: Bytes that aliases had stood for when the last read began: they count as read.
-        self.named: int = 0
         #: Turns in a row that raised, and who is told of it with their number.
         self.faults: int = 0
         self.failed: Callable[[BaseException, int], object] = _raised
@@ -325,80 +320,6 @@ class Engine(Accepting):
         if self.worked < MUCH and not len(costly.strangers):
             return False
         return costly.estrange(channel, now)
-
-    def let_work(self, edge: Carrier, fd: int, event: int) -> None:
-        """What the poll has found for one with layers."""
-        self._begin()
-        edge.ready(event)
-        self._weigh(edge.channel, fd)
-
-    def read(self, channel: Channel, fd: int, most: int = READ) -> None:
-        """One read, of up to `most` bytes but for large packets, fed to the channel."""
-        rest = channel.rest
-        if rest is not None and rest.direct():
-            self._read_into(channel, fd, rest)
-            return
-        if channel.at_once:
-            data = read_from(channel, fd, channel.at_once)
-            if len(data) < channel.at_once:
-                channel.at_once = 0  # it sends other packets, or more slowly
-        else:
-            data = read_from(channel, fd, most)
-        if not data:
-            return
-        self.taken += len(data)
-        new = channel.state == NEW
-        self._begin()
-        try:
-            channel.feed(data)
-        except Exception as error:  # a fault of ours must end this connection only
-            self.server.crashed(channel, error)
-        self._weigh(channel, fd)
-        if new:
-            house = channel.io
-            if isinstance(house, House):
-                house.lobby.heard(channel, house, self.server.now)
-
-    def _read_into(self, channel: Channel, fd: int, rest: Unfinished) -> None:
-        """One read of a large packet, to where its bytes stay."""
-        size = rest.size
-        room = rest.room()
-        self.taken += rest.size - size
-        try:
-            count = os.readv(fd, (room,))
-        except BlockingIOError:
-            return
-        except OSError as error:
-            channel.end(os_reason(error))
-            return
-        finally:
-            room.release()
-        if not count:
-            channel.input_ended("closed by the client")
-            return
-        self.taken += count
-        self._begin()
-        try:
-            channel.came(count)
-        except Exception as error:  # as above
-            self.server.crashed(channel, error)
-        self._weigh(channel, fd)
-
-    def _begin(self) -> None:
-        """Count the work of one read from here."""
-        topics = self.server.topics
-        topics.work = 0
-        topics.poured = 0
-        self.named = topics.named
-
-    def _weigh(self, channel: Channel, fd: int) -> None:
-        """What it counts for as bytes that were read, and whether it is much."""
-        topics = self.server.topics
-        self.taken += topics.named - self.named
-        work = (topics.work << _WORK) + (topics.poured >> _POURED)
-        self.worked += work
-        if work >= MUCH and channel.fd == fd:
-            self.costly.add(channel, self.server.now)
 
     # -- Edge ----------------------------------------------------------------------------------
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import random
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from mqttd.session.channel.channel import Channel
 from mqttd.session.channel.limits import Limits
 from mqttd.session.channel.listener import Listener
+from mqttd.session.ground.unfinished import READ
 from mqttd.transports.engine import Engine
 from tests.support import packets as mq
 from tests.support.memory import MemoryBroker
@@ -92,7 +94,7 @@ def site() -> Iterator[Site]:
 
 
 @pytest.mark.parametrize("room", [0, 8_192], ids=["fast reader", "slow reader"])
-@pytest.mark.parametrize("size", [65_000, 200_000, MEGABYTE, 3 * MEGABYTE])
+@pytest.mark.parametrize("size", [20_000, 65_000, 200_000, MEGABYTE, 3 * MEGABYTE])
 def test_a_payload_arrives_as_it_was_sent(site: Site, size: int, room: int) -> None:
     reader = site.connect("reader", room)
     site.subscribe(reader, "t")
@@ -164,6 +166,52 @@ def test_who_sends_large_packets_all_the_time_has_them_read_at_once(site: Site) 
     assert max(at_once[8:]) > 300_000
     assert at_once[12] == 0
     assert channel.unfinished() == 0
+
+
+def pour(site: Site, sender: socket.socket, wire: bytes, reader: socket.socket) -> bytes:
+    """As much as the kernel takes is there before the broker reads."""
+    sent = sender.send(wire)
+    return site.move(sender, wire[sent:], reader, len(wire))
+
+
+@pytest.mark.parametrize(("size", "several"), [(200, False), (20_000, True), (60_000, True)])
+def test_a_turn_reads_several_times_from_who_sends_few_large_packets(
+    site: Site, monkeypatch: pytest.MonkeyPatch, size: int, several: bool
+) -> None:
+    sender = site.connect("sender")
+    reads: list[int] = []
+
+    def read(fd: int, most: int, really: Callable[[int, int], bytes] = os.read) -> bytes:
+        data = really(fd, most)
+        reads.append(len(data))
+        return data
+
+    monkeypatch.setattr(os, "read", read)
+    sender.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * MEGABYTE)
+    wire = mq.publish("t", bytes(size))
+    wire *= 3 * MEGABYTE // len(wire)
+    turns: list[int] = []
+    while wire:
+        wire = wire[sender.send(wire) :]
+        reads.clear()
+        site.engine.doRead()
+        turns.append(len(reads))
+        assert sum(reads) <= 3 * READ
+    assert (max(turns) > 1) == several
+
+
+def test_whatever_sizes_follow_one_another_the_bytes_arrive_as_they_were_sent(site: Site) -> None:
+    reader, sender = site.connect("reader"), site.connect("sender")
+    site.subscribe(reader, "t")
+    rnd = random.Random(7)
+    wires: list[bytes] = []
+    for _ in range(40):
+        size = rnd.choice([2, 8_000, 16_380, 20_000, 40_000, 70_000, 150_000])
+        for _ in range(rnd.choice([1, 1, 3, 6])):
+            wires.append(mq.publish("t", rnd.randbytes(size)))
+    wire = b"".join(wires)
+    assert pour(site, sender, wire, reader) == wire
+    assert all(channel.unfinished() == 0 for channel in site.engine.channels.all())
 
 
 def test_a_turn_reads_so_much_and_no_more(site: Site) -> None:
