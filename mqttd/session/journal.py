@@ -18,14 +18,17 @@ is a fault of the broker. MQTT 5.0, 4.1 (session state).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mqttd.session.ground.connection import OPEN, Connection, Ending
 
 if TYPE_CHECKING:
     from mypy_extensions import i64
 
-__all__ = ["Doubt", "Journal", "Numbers"]
+__all__ = ["PORTION", "Doubt", "Journal", "Numbers"]
+
+#: Messages of a session that are read again at once.
+PORTION: Final = 256
 
 
 class Doubt:
@@ -47,6 +50,7 @@ class Journal(Ending):
         "grouped",
         "holding",
         "once",
+        "portion",
         "reading",
         "receipt",
         "soon",
@@ -71,6 +75,8 @@ class Journal(Ending):
         self.once: bool = False
         #: Bytes of memory that what is not written yet takes, as it was after the last turn.
         self.unwritten: int = 0
+        #: How many messages are to be fetched at once: fewer where many sessions do.
+        self.portion: int = PORTION
         #: Bytes that are being read again.
         self.reading: int = 0
         #: Itself, where nobody else keeps what a turn promises.

@@ -31,9 +31,8 @@ from mqttd.session.pending import Pending
 
 __all__ = ["Kept"]
 
-#: Messages, and bytes of them, that are read again at once.
-_FETCHED: Final = 256
-_FETCHED_BYTES: Final = 256 << 10
+#: Bytes of messages that are read again at once.
+_FETCHED: Final = 256 << 10
 #: Bytes of a queue that are looked at together where all of it is looked at.
 _PART: Final = 1 << 20
 
@@ -193,9 +192,10 @@ class Kept(Pending):
         if not mqueue.asked:
             if self.server.scarce:
                 self.server.metrics.memory_waited += 1
-            numbers, receipts = mqueue.wanted(_FETCHED, _FETCHED_BYTES)
+            journal = self.server.journal
+            numbers, receipts = mqueue.wanted(journal.portion, _FETCHED)
             mqueue.asked = True
-            self.server.journal.fetch(self, mqueue, numbers, receipts)
+            journal.fetch(self, mqueue, numbers, receipts)
 
     def fetched(self, mqueue: object, numbers: list[int], entries: list[object]) -> None:
         """The journal has read this, and knows nothing of what is None."""

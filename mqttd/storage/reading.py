@@ -6,7 +6,9 @@
     who cannot wait --> recall --> read, or out of the group that is not written yet
     who need not know --> glance --> read, unless the writer is at work
 
-Where a record is says the ledger, whatever has been moved since it was asked for.
+Where a record is says the ledger, whatever has been moved since it was asked for. What is stored
+for many lies side by side, so they are asked for together, and a little of each session: that is
+read at once (`mqttd.storage.fetching`).
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from mqttd.session.journal import Journal
+from mqttd.session.journal import PORTION, Journal
 from mqttd.session.kept import Kept
 from mqttd.storage.blocks import Block
 from mqttd.storage.entries import entry_of
@@ -30,6 +32,9 @@ Pieces = list[tuple[int, int, int]]
 #: Bytes that are being read from which on no more is asked for: all that were asked for come at
 #: once where a thousand sessions come back.
 AHEAD: Final = 1 << 20
+#: Messages that are asked for at once where many sessions fetch, of each as many; and at least.
+_TOGETHER: Final = 8192
+_LEAST: Final = 16
 
 
 class Fetch:
@@ -66,7 +71,7 @@ class ReadingJournal(Journal):
         self.read: Callable[[Pieces], list[bytes | None]] = _none
         #: Reads them at once if nobody has to be waited for; else gives nothing.
         self.peep: Callable[[Pieces], list[bytes | None]] = _nothing
-        self.ask: Callable[[object, Pieces], None] = _nobody
+        self.ask: Callable[[list[tuple[object, Pieces]]], None] = _nobody
         self._fetches: deque[Fetch] = deque()
         #: How many are read for though memory is scarce.
         self._let: int = 0
@@ -150,14 +155,16 @@ class ReadingJournal(Journal):
         """Have read what is in the file, as far as there is room; the rest waits for its group."""
         fetches = self._fetches
         unwritten: list[Fetch] = []
+        asked: list[tuple[object, Pieces]] = []
         scarce = self.is_scarce()
+        self.portion = max(_LEAST, min(PORTION, _TOGETHER // (len(fetches) + 1)))
         while fetches and self.reading < AHEAD and (self._let or not scarce):
             fetch = fetches.popleft()
             if fetch.reader.channel is None:
                 fetch.reader.fetched(fetch.mqueue, [], [])
                 continue
             pieces: Pieces = []
-            for at in range(len(fetch.numbers)):
+            for at in range(min(len(fetch.numbers), self.portion)):
                 place = self.ledger.place(fetch.numbers[at])
                 if place is None:
                     pieces.append((0, 0, 0))  # dropped meanwhile
@@ -172,10 +179,12 @@ class ReadingJournal(Journal):
                 self.reading += fetch.size
                 if scarce:
                     self._let -= 1
-                self.ask(fetch, pieces)
+                asked.append((fetch, pieces))
             else:
                 unwritten.append(fetch)
         fetches.extendleft(reversed(unwritten))
+        if asked:
+            self.ask(asked)
 
     def read_on(self, most: int) -> None:
         """See `Journal.read_on`."""
@@ -215,5 +224,5 @@ def _nothing(pieces: Pieces) -> list[bytes | None]:
     return []
 
 
-def _nobody(fetch: object, pieces: Pieces) -> None:
+def _nobody(asked: list[tuple[object, Pieces]]) -> None:
     """There is no file."""

@@ -32,6 +32,7 @@ from mqttd.storage.blocks import Group
 from mqttd.storage.copies import Copies
 from mqttd.storage.database import MOVE_CLOCK, Damaged, StoreError, connect, look, set_aside
 from mqttd.storage.durability import NAMES, Durability
+from mqttd.storage.fetching import Reading
 from mqttd.storage.journal import StoreJournal
 from mqttd.storage.ledger import Ledger
 from mqttd.storage.place import close_to_others, remove
@@ -40,7 +41,7 @@ from mqttd.storage.restore import Restored, restore
 from mqttd.storage.room import Room
 from mqttd.storage.shares import Shares
 from mqttd.storage.tools import backup, drop_rows, finish, shrink
-from mqttd.storage.writer import Reading, Writer
+from mqttd.storage.writer import Writer
 
 __all__ = ["Store", "StoreError", "store_of"]
 
@@ -50,8 +51,8 @@ T = TypeVar("T")
 _PAUSE: Final = 0.001
 #: Seconds between two looks at how much room the disk has.
 _LOOK: Final = 10.0
-#: What was read that goes to its sessions in one turn, some hundred messages each.
-_READINGS: Final = 2
+#: Messages that were read and go to their sessions in one turn, or a few more.
+_READ: Final = 512
 #: Seconds that the clock of the day moves at once when somebody sets it, and not when it is slewed.
 _SET: Final = 5
 
@@ -149,7 +150,7 @@ class Store:
         journal = StoreJournal(self.ledger, broker, submit, _seconds, since, self.durability)
         journal.listeners = broker.listeners
         journal.read, journal.peep = writer.now, writer.at_once
-        journal.ask = lambda fetch, pieces: writer.fetch(Reading(fetch, pieces))
+        journal.ask = lambda asked: writer.fetch([Reading(*each) for each in asked])
         self.room.limit(journal, self.ledger.bytes)
         self.journal = broker.journal = journal
         if engine is not None:
@@ -258,10 +259,10 @@ class Store:
             journal.written(self._written.popleft())
         if journal.release() or journal.moving():
             self._wake.wake()  # thousands of acknowledgements may have waited
-        for _ in range(_READINGS):
-            if not writer.read:
-                break
+        count = 0
+        while writer.read and count < _READ:
             reading = writer.read.popleft()
+            count += len(reading.pieces)
             journal.was_read(reading.of, reading.pieces, reading.found)
         if writer.read:
             self._wake.wake()  # in the next turn: a thousand sessions may come back at once

@@ -2,7 +2,7 @@
 
     submit(group) --> join, INSERT, DELETE, rows, COMMIT --> done --> wake()
                                     '-- it fails: rolled back, tried again until it can be written
-    fetch(reading) --> slices of blocks, before the next group or try --> read --> wake()
+    fetch(readings) --> some blocks before the next group, more before a try --> read --> wake()
     between(job)   --> called with the connection; a long one lets others by: `pass_by`
 
 `PRAGMA synchronous` says before each transaction what its COMMIT waits for: the system (`os`) or
@@ -19,7 +19,7 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from queue import Empty, SimpleQueue
 from typing import Final, TypeAlias
 
@@ -33,13 +33,10 @@ from mqttd.storage.database import (
     STATEMENTS,
     UNSUBSCRIBE_ALL,
 )
-from mqttd.storage.sums import Blocks, Sums, believable, room, sealed
+from mqttd.storage.fetching import Fetching, Reading, read
+from mqttd.storage.sums import Sums, believable, room, sealed
 
-__all__ = ["RETRY", "Reading", "Stopped", "Writer", "read", "write"]
-
-#: What SQLite answers for a row that is not there, and for a page that makes no sense.
-SQLITE_ERROR: Final = 1
-SQLITE_CORRUPT: Final = 11
+__all__ = ["RETRY", "Stopped", "Writer", "write"]
 
 #: Seconds between two tries.
 RETRY: Final = 0.5
@@ -63,59 +60,12 @@ Job: TypeAlias = Callable[[sqlite3.Connection], None]
 #: which nobody else runs; a slow disk lets groups of several gather.
 _PIECE: Final = 96 << 10
 
-#: What was read last stays, up to so many bytes, for sessions that want the same; smaller payloads
-#: are read again as fast as they are found.
-_RECENT: Final = 4 << 20
-_WORTH: Final = 4096
-
 #: Seconds until it is seen whether somebody else has got the connection.
 _YIELD: Final = 0.0002
 
 
 class Stopped(Exception):
     """The writer ends, and a long job with it."""
-
-
-class Reading:
-    """Payloads to be read again: pieces of blocks, each (block, where, how much)."""
-
-    __slots__ = ("found", "of", "pieces")
-
-    def __init__(self, of: object, pieces: list[tuple[int, int, int]]) -> None:
-        #: Whose they are.
-        self.of = of
-        self.pieces = pieces
-        #: Their bytes; None where there is no such block any more.
-        self.found: list[bytes | None] = []
-
-
-class _Recent:
-    """The payloads that were read last.
-
-    Sessions that come back together are to get the same ones, one after the other: so these are
-    read once, and in memory once.
-    """
-
-    __slots__ = ("_found", "_size")
-
-    def __init__(self) -> None:
-        self._found: dict[tuple[int, int, int], bytes] = {}
-        self._size = 0
-
-    def read(
-        self, base: sqlite3.Connection, pieces: list[tuple[int, int, int]]
-    ) -> list[bytes | None]:
-        """See `read`."""
-        wanted = [piece for piece in pieces if piece not in self._found]
-        fresh = dict(zip(wanted, read(base, wanted), strict=True)) if wanted else {}
-        found = [self._found.get(piece) or fresh[piece] for piece in pieces]
-        for piece, data in fresh.items():
-            if data is not None and len(data) >= _WORTH:
-                self._found[piece] = data
-                self._size += len(data)
-        while self._size > _RECENT:
-            self._size -= len(self._found.pop(next(iter(self._found))))
-        return found
 
 
 class Writer:
@@ -141,8 +91,7 @@ class Writer:
         #: Held while the connection is used.
         self.lock = threading.Lock()
         self._waiting: SimpleQueue[Group | Job | None] = SimpleQueue()
-        self._readings: deque[Reading] = deque()
-        self._recent = _Recent()
+        self._fetching = Fetching()
         #: The loop's thread wants the connection.
         self._wanted = False
         self._stopping = threading.Event()
@@ -161,9 +110,9 @@ class Writer:
         """Have `job` called with the connection, in the thread, after the groups before."""
         self._waiting.put(job)
 
-    def fetch(self, reading: Reading) -> None:
+    def fetch(self, readings: Iterable[Reading]) -> None:
         """Read pieces of blocks that were written before."""
-        self._readings.append(reading)
+        self._fetching.add(readings)
         self._waiting.put(_nothing)
 
     def stop(self) -> None:
@@ -177,7 +126,7 @@ class Writer:
     def _run(self) -> None:
         while True:
             try:
-                waiting = self._waiting.get(timeout=RETRY if self._readings else None)
+                waiting = self._waiting.get(timeout=RETRY if self._fetching else None)
             except Empty:
                 waiting = _nothing  # what could not be read is tried again
             if waiting is None or not self._serve(waiting):
@@ -185,7 +134,8 @@ class Writer:
 
     def _serve(self, waiting: Group | Job) -> bool:
         """One thing that was asked for, and what is to be read; False if it was given up."""
-        self._read()
+        if self._read():
+            self._waiting.put(_nothing)  # behind who waits by now
         if not isinstance(waiting, Group):
             with self.lock:
                 waiting(self.base)
@@ -225,7 +175,8 @@ class Writer:
                 self.wake()
                 if self._stopping.wait(RETRY):
                     return False
-                self._read()
+                while self._read():
+                    pass  # nobody waits to write
                 continue
             if self.fault is not None:
                 self.fault = None
@@ -246,17 +197,19 @@ class Writer:
                 pass  # SQLite has done so itself
             raise
 
-    def _read(self) -> None:
-        while self._readings:
-            reading = self._readings.popleft()
-            try:
-                with self.lock:
-                    reading.found = self._recent.read(self.base, reading.pieces)
-            except sqlite3.Error:
-                self._readings.appendleft(reading)
-                return
-            self.read.append(reading)
+    def _read(self) -> bool:
+        """Read some of what is wanted; whether there is more, for another time."""
+        if not self._fetching:
+            return False
+        try:
+            with self.lock:
+                done = self._fetching.slice(self.base)
+        except sqlite3.Error:
+            return False  # it is tried again
+        if done:
+            self.read.extend(done)
             self.wake()
+        return bool(self._fetching)
 
     def now(self, pieces: list[tuple[int, int, int]]) -> list[bytes | None]:
         """Read pieces of blocks in the thread of the caller; waits for a transaction under way."""
@@ -273,29 +226,6 @@ class Writer:
             return read(self.base, pieces)
         finally:
             self.lock.release()
-
-
-def read(base: sqlite3.Connection, pieces: list[tuple[int, int, int]]) -> list[bytes | None]:
-    """Pieces of blocks, without the rest of them; None where they are not there or damaged.
-
-    Raises sqlite3.Error where the disk cannot be read.
-    """
-    found: list[bytes | None] = []
-    blocks = Blocks(base)
-    try:
-        for block, at, length in pieces:
-            try:
-                opened = blocks.block(block)
-            except sqlite3.Error as error:
-                if error.sqlite_errorcode & 0xFF not in (SQLITE_ERROR, SQLITE_CORRUPT):
-                    raise
-                found.append(None)
-                continue
-            found.append(opened.read(at, length))
-    finally:
-        blocks.close()
-        forget_closed(base)
-    return found
 
 
 def _nothing(base: sqlite3.Connection) -> None:

@@ -35,11 +35,11 @@ from mqttd.plugins.calls.hooks import Hooks
 from mqttd.session.session import Session
 from mqttd.storage.copies import Copy
 from mqttd.storage.durability import Durability
+from mqttd.storage.fetching import read as payloads
 from mqttd.storage.journal import StoreJournal
 from mqttd.storage.ledger import Ledger
 from mqttd.storage.recovery import read
 from mqttd.storage.restore import restore
-from mqttd.storage.writer import read as payloads
 from mqttd.types import SessionState
 
 __all__ = ["Legacy", "fetch"]

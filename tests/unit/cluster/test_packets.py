@@ -18,7 +18,7 @@ from mqttd.cluster.sessions.transit import DONE, MORE, TAIL, WHOLE, with_sending
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import Publish
 from mqttd.codec.serializer import serialize
-from mqttd.storage.writer import read as payloads
+from mqttd.storage.fetching import read as payloads
 from mqttd.types import SessionState
 from tests.support.account import audit
 from tests.unit.cluster.test_on_its_way import kill, marks

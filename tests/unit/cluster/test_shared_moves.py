@@ -10,7 +10,7 @@ import pytest
 from mqttd.cluster.sessions.transit import MORE, TAIL, WHOLE, with_sending
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import Publish, Subscribe, Subscription
-from mqttd.storage.writer import read as payloads
+from mqttd.storage.fetching import read as payloads
 from mqttd.types import SessionState
 from tests.support.memory import MemoryBroker
 from tests.unit.cluster.test_on_its_way import marks

@@ -11,14 +11,15 @@ from mqttd.broker.ground.losses import LOST
 from mqttd.codec import properties as prop
 from mqttd.codec.packets import Puback, Pubcomp, Publish, Pubrec, Subscribe, Subscription
 from mqttd.session.ground.account import QUEUED
+from mqttd.session.journal import PORTION
 from mqttd.storage.database import connect
 from mqttd.storage.durability import OS, Durability
+from mqttd.storage.fetching import read
 from mqttd.storage.journal import StoreJournal
 from mqttd.storage.ledger import Ledger
-from mqttd.storage.reading import Pieces
+from mqttd.storage.reading import AHEAD, Pieces
 from mqttd.storage.recovery import read as read_blocks
 from mqttd.storage.restore import restore
-from mqttd.storage.writer import read
 from tests.support.account import audit
 from tests.support.memory import MemoryBroker, MemoryClient
 from tests.unit.storage.test_journal import Kept, make
@@ -32,7 +33,7 @@ def lay_apart(kept: Kept, in_memory: int = 0) -> Asked:
     settings = kept.node.broker.settings
     settings.mqueue_in_memory = in_memory
     kept.journal.read = lambda pieces: read(kept.base, pieces)
-    kept.journal.ask = lambda fetch, pieces: asked.append((fetch, pieces))
+    kept.journal.ask = asked.extend
     return asked
 
 
@@ -552,3 +553,28 @@ def test_it_is_the_same_wherever_payloads_are(tmp_path: Path, seed: int) -> None
         told.append(Story(folder, seed, in_memory).run(60))
     assert told[1] == told[0]
     assert told[2] == told[0]
+
+
+def test_where_many_are_back_each_asks_for_a_little_and_all_at_once(kept: Kept) -> None:
+    """What was stored for all of them lies side by side: one look at a block serves them all."""
+    asked = lay_apart(kept)
+    names = [f"away-{number}" for number in range(100)]
+    for name in names:
+        away(kept, name)
+    send(kept, 200, size=10)
+    kept.journal.reading = AHEAD  # somebody reads much meanwhile
+    clients = {name: kept.node.connect(name, 4, False) for name in names}
+    assert not asked
+    kept.journal.reading = 0
+    kept.journal.serve()
+    assert [len(pieces) for _, pieces in asked] == [8192 // 101] * 100
+    found: dict[str, list[int]] = {name: [] for name in names}
+    while asked:
+        serve(kept, asked)
+        for name, client in clients.items():
+            for packet in client.take():
+                if isinstance(packet, Publish):
+                    found[name].append(int(packet.payload[:6]))
+                    client.send(Puback(packet.packet_id, 0, None))
+    assert all(got == list(range(1, 201)) for got in found.values())
+    assert kept.journal.portion == PORTION

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from mqttd.storage.copies import Copy, pack_blocks
 from mqttd.storage.database import connect
+from mqttd.storage.fetching import read
 from mqttd.storage.ledger import MESSAGE5, Ledger
 from mqttd.storage.reader import Reader
 from mqttd.storage.recovery import Found
 from mqttd.storage.recovery import read as contents_of
 from mqttd.storage.sums import PAGE, Sums, believable, room, sealed
 from mqttd.storage.tools import check
-from mqttd.storage.writer import read, write
+from mqttd.storage.writer import write
 
 #: One page and less, just one, some and a bit, more than are read at once, more than a piece.
 LENGTHS = [(1,), (PAGE,), (PAGE - 1, 1), (PAGE + 1,), (100,) * 200, (3 * PAGE, 5, 5 * PAGE),

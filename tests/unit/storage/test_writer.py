@@ -18,10 +18,11 @@ from mqttd.storage.database import (
     UNSUBSCRIBE_ALL,
     connect,
 )
+from mqttd.storage.fetching import Reading, read
 from mqttd.storage.ledger import MESSAGE3, Ledger
 from mqttd.storage.sums import sealed
 from mqttd.storage.tools import backup
-from mqttd.storage.writer import Reading, Stopped, Writer, read, write
+from mqttd.storage.writer import Stopped, Writer, write
 
 DEADLINE = 60.0
 
@@ -226,7 +227,7 @@ def test_what_many_are_to_get_is_read_once(tmp_path: Path) -> None:
         assert place is not None
         pieces.append((place[0].id, place[1], size))
     for _ in range(2):
-        writer.fetch(Reading(None, list(pieces)))
+        writer.fetch([Reading(None, list(pieces))])
         assert read_now.acquire(timeout=DEADLINE)
     first, second = writer.read
     assert first.found == second.found == [b"large" * 1000, b"small"]
