@@ -136,6 +136,7 @@ HOT = [
     "mqttd/storage/entries.py",
     "mqttd/storage/journal.py",
     "mqttd/storage/ledger.py",
+    "mqttd/storage/patience.py",
     "mqttd/storage/reading.py",
     "mqttd/storage/recovery.py",
     "mqttd/storage/releasing.py",

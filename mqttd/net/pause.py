@@ -44,6 +44,8 @@ class Pause:
         self.then = then
         #: It has begun, and is not over.
         self.on = False
+        #: When it is, in nanoseconds.
+        self._until = 0
         self._later = later
         self._call: Any = None
         self._fd = -1
@@ -59,11 +61,15 @@ class Pause:
             engine.watch(self._fd, self._over, self._left)
 
     def begin(self, seconds: float) -> None:
-        """Call `then` in so many seconds, less than one; one that has begun goes on."""
-        if self.on:
+        """Call `then` in so many seconds, less than one; one that is over before goes on."""
+        until = time.monotonic_ns() + int(seconds * 1e9)
+        if self.on and until >= self._until:
             return
         self.on = True
+        self._until = until
         if self._engine is None:
+            if self._call is not None:
+                self._call.cancel()
             self._call = self._later(seconds, self._over)
         else:
             spec = _Spec(0, 0, 0, max(1, int(seconds * 1e9)))

@@ -47,6 +47,7 @@ from mqttd.storage.ledger import (
     Ledger,
     receipt_of,
 )
+from mqttd.storage.patience import PROMPT
 from mqttd.storage.releasing import Waiting
 from mqttd.storage.sparing import Sparing
 
@@ -160,16 +161,14 @@ class StoreJournal(Sparing):
     def _change(self) -> Group:
         """A session, a subscription or a will changes; returns where to note that."""
         self.changes += 1
-        if not self._noted:
-            self._begin()
+        self._prompt()
         return self.ledger.group
 
     # -- records -------------------------------------------------------------------------------
 
     def queued(self, owner: int, entry: object, v5: bool) -> int:
         """See `Journal.queued`."""
-        if not self._noted:
-            self._begin()
+        self._prompt()
         self.touched = True
         if isinstance(entry, bytes):
             kind = MESSAGE5 if v5 else MESSAGE3
@@ -186,6 +185,7 @@ class StoreJournal(Sparing):
 
     def sent(self, owner: int, packet_id: int, entry: object, v5: bool) -> int:
         """See `Journal.sent`."""
+        self.patience.answered()
         if not self._noted:
             self._begin()
         self.touched = True
@@ -203,29 +203,25 @@ class StoreJournal(Sparing):
 
     def moved(self, number: int, packet_id: int) -> None:
         """See `Journal.moved`."""
-        if not self._noted:
-            self._begin()
+        self._prompt()
         self.ledger.send(number, packet_id)
 
     def released(self, owner: int, packet_id: int, number: int) -> int:
         """See `Journal.released`."""
-        if not self._noted:
-            self._begin()
+        self._prompt()
         self.ledger.forget(number)
         return self.ledger.note(owner, RELEASED, packet_id, b"")
 
     def received(self, owner: int, packet_id: int) -> int:
         """See `Journal.received`."""
-        if not self._noted:
-            self._begin()
+        self._prompt()
         self.touched = True
         return self.ledger.note(owner, RECEIVED, packet_id, b"")
 
     def retained(self, message: object) -> int:
         """See `Journal.retained`."""
         assert isinstance(message, Retained)
-        if not self._noted:
-            self._begin()
+        self._prompt()
         self.touched = True
         return self.ledger.note(0, RETAINED, 0, dump_retained(message, self.since))
 
@@ -272,6 +268,7 @@ class StoreJournal(Sparing):
     def wait(self, promise: object) -> None:
         """See `Journal.wait`."""
         assert isinstance(promise, Promise)
+        self.patience.answered()
         waiting = self._waiting
         waiting.promises.append(promise)
         promise.ticket = waiting
@@ -286,6 +283,7 @@ class StoreJournal(Sparing):
     def hold(self, channel: Connection, data: bytes) -> None:
         """See `Journal.hold`."""
         if self._noted or not self.ledger.group.empty() or self._waiting.held:
+            self.patience.urge = PROMPT
             waiting = self._waiting
             if self._level(channel.listener) == FSYNC:
                 self.ledger.group.fsync = True
@@ -308,6 +306,7 @@ class StoreJournal(Sparing):
             return
         if level == FSYNC:
             self.ledger.group.fsync = True
+        self.patience.urge = PROMPT
         channel.corked = True
         self._waiting.corked.append(channel)
 
@@ -353,6 +352,7 @@ class StoreJournal(Sparing):
         elif self._noted or not self.ledger.group.empty():
             if self.durability.default == FSYNC:
                 self.ledger.group.fsync = True
+            self.patience.urge = PROMPT
             self._waiting.told.append(told)
         elif self._under_way is not None:
             self._waiting_for.told.append(told)
@@ -381,6 +381,12 @@ class StoreJournal(Sparing):
         self.whole = False
         self.begin()
 
+    def _prompt(self) -> None:
+        """Something is told that is written as soon as may be."""
+        self.patience.urge = PROMPT
+        if not self._noted:
+            self._begin()
+
     def _begin(self) -> None:
         self._noted = True
         self.turn.endings.append(self)
@@ -405,6 +411,7 @@ class StoreJournal(Sparing):
         ledger = self.ledger
         waiting = self._waiting
         self._part()
+        self.patience.closed(self._lives())
         ledger.sweep()
         group = ledger.close()
         if group is None or group.empty():
@@ -442,6 +449,7 @@ class StoreJournal(Sparing):
 
     def move(self) -> None:
         """Go on to move what lives of blocks that were read again, in a turn of its own."""
+        self.patience.urge = PROMPT
         self._move()
         self.begin()
 

@@ -19,6 +19,7 @@ from mqttd.session.journal import Doubt
 from mqttd.session.promise import Promise
 from mqttd.storage.blocks import Group
 from mqttd.storage.ledger import Ledger
+from mqttd.storage.patience import Patience
 from mqttd.storage.reading import ReadingJournal
 
 __all__ = ["Releasing", "Waiting"]
@@ -37,6 +38,10 @@ _GAP: Final = 400_000
 #: 10,000 of each of eight clients acknowledgements of others waited for 1.3 s.
 _ROWS: Final = 1000
 _REST: Final = 150_000
+
+
+#: Bytes of a group that waits for nothing any more.
+_HEAVY: Final = 64 << 10
 
 
 class Waiting:
@@ -83,7 +88,7 @@ class Releasing(ReadingJournal):
     """A journal that lets go of what waited, slice by slice."""
 
     __slots__ = ("_closed_at", "_free_at", "_parting", "_releasing", "_under_way", "_waiting",
-                 "_waiting_for", "failing", "pause")  # fmt: skip
+                 "_waiting_for", "failing", "patience", "pause")  # fmt: skip
 
     def __init__(self, ledger: Ledger, since: int) -> None:
         super().__init__(ledger, since)
@@ -97,6 +102,7 @@ class Releasing(ReadingJournal):
         self._waiting_for: Waiting = self._waiting
         #: What waited for groups that are written, until all of it has gone out.
         self._releasing: deque[Waiting] = deque()
+        self.patience: Patience = Patience()
         #: Calls back in so many seconds; without it groups wait for nothing but the one before.
         self.pause: Callable[[float], object] | None = None
         #: When the last group was closed, and from when on the next one may be.
@@ -119,13 +125,21 @@ class Releasing(ReadingJournal):
     def _pauses(self) -> bool:
         """Whether it is too early for the next one; then it is called back."""
         pause = self.pause
-        if pause is None:
+        if pause is None or self.failing:
             return False
-        left = self._free_at - monotonic_ns()
+        now = monotonic_ns()
+        left = self._free_at - now
         if left <= 0:
-            return False
+            left = 0 if self._parting else self.patience.wait(self._lives(), now)
+            if left <= 0:
+                return False
         pause(left / 1e9)
         return True
+
+    def _lives(self) -> bool:
+        """Whether something of the group at hand is to be kept, or it is heavy."""
+        group = self.ledger.group
+        return group.block.live > 0 or len(group.parts) > 0 or group.weight() > _HEAVY
 
     def fail(self, failing: bool) -> None:
         """The disk takes no group for now, or takes them again."""
