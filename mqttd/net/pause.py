@@ -3,7 +3,7 @@
     begin(seconds) --timerfd--> the engine's poll (edge: it is not read) --> then()
                        '--without an engine, or that call: reactor.callLater, whole milliseconds
 
-Promise: one that has begun ends; it costs the loop one system call.
+Promise: one that has begun ends; it costs the loop one system call, and one to end it before.
 """
 
 from __future__ import annotations
@@ -35,6 +35,10 @@ def _libc() -> Any:
 
 
 _LIBC: Final = _libc()
+
+
+#: What ends a timer.
+_NEVER: Final = _Spec(0, 0, 0, 0)
 
 
 class Pause:
@@ -75,6 +79,17 @@ class Pause:
             spec = _Spec(0, 0, 0, max(1, int(seconds * 1e9)))
             _LIBC.timerfd_settime(self._fd, 0, ctypes.byref(spec), None)
 
+    def end(self) -> None:
+        """Do not call it: what has begun, if anything, is over without that."""
+        if not self.on:
+            return
+        self.on = False
+        call, self._call = self._call, None
+        if call is not None:
+            call.cancel()
+        elif self._fd >= 0:
+            _LIBC.timerfd_settime(self._fd, 0, ctypes.byref(_NEVER), None)
+
     def _over(self) -> None:
         if self.on:
             self.on = False
@@ -89,10 +104,7 @@ class Pause:
 
     def stop(self) -> None:
         """Call nothing any more."""
-        self.on = False
-        call, self._call = self._call, None
-        if call is not None:
-            call.cancel()
+        self.end()
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.unwatch(self._fd)

@@ -411,7 +411,8 @@ class StoreJournal(Sparing):
         ledger = self.ledger
         waiting = self._waiting
         self._part()
-        self.patience.closed(self._lives())
+        if self.patience.closed(self._lives()) and self.unpause is not None:
+            self.unpause()
         ledger.sweep()
         group = ledger.close()
         if group is None or group.empty():

@@ -59,8 +59,9 @@ class Patience:
             self._since = now
         return max(self._since + (_ANSWER if answered else _GATHER) - now, 0)
 
-    def closed(self, lives: bool) -> None:
-        """It is closed."""
+    def closed(self, lives: bool) -> bool:
+        """It is closed; whether that was waited for."""
+        waited = self._since > 0
         if self.urge == ANSWERED:
             if not lives:
                 self._in_vain = 0
@@ -71,3 +72,4 @@ class Patience:
                 self._at_once = self._in_vain
         self.urge = LAZY
         self._since = 0
+        return waited

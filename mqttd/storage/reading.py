@@ -32,9 +32,11 @@ Pieces = list[tuple[int, int, int]]
 #: Bytes that are being read from which on no more is asked for: all that were asked for come at
 #: once where a thousand sessions come back.
 AHEAD: Final = 1 << 20
-#: Messages that are asked for at once where many sessions fetch, of each as many; and at least.
+#: Messages that are asked for together where many sessions fetch, of each as many, and at least;
+#: and in one turn.
 _TOGETHER: Final = 8192
 _LEAST: Final = 16
+_TURN: Final = 2048
 
 
 class Fetch:
@@ -158,7 +160,8 @@ class ReadingJournal(Journal):
         asked: list[tuple[object, Pieces]] = []
         scarce = self.is_scarce()
         self.portion = max(_LEAST, min(PORTION, _TOGETHER // (len(fetches) + 1)))
-        while fetches and self.reading < AHEAD and (self._let or not scarce):
+        count = 0
+        while fetches and self.reading < AHEAD and count < _TURN and (self._let or not scarce):
             fetch = fetches.popleft()
             if fetch.reader.channel is None:
                 fetch.reader.fetched(fetch.mqueue, [], [])
@@ -174,6 +177,7 @@ class ReadingJournal(Journal):
                     break
                 pieces.append((block.id, start, fetch.receipts[at] >> 8))
             if pieces:
+                count += len(pieces)
                 fetch.cut(len(pieces))
                 fetch.size = sum([receipt >> 8 for receipt in fetch.receipts])
                 self.reading += fetch.size

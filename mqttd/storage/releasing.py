@@ -88,7 +88,7 @@ class Releasing(ReadingJournal):
     """A journal that lets go of what waited, slice by slice."""
 
     __slots__ = ("_closed_at", "_free_at", "_parting", "_releasing", "_under_way", "_waiting",
-                 "_waiting_for", "failing", "patience", "pause")  # fmt: skip
+                 "_waiting_for", "failing", "patience", "pause", "unpause")  # fmt: skip
 
     def __init__(self, ledger: Ledger, since: int) -> None:
         super().__init__(ledger, since)
@@ -105,6 +105,8 @@ class Releasing(ReadingJournal):
         self.patience: Patience = Patience()
         #: Calls back in so many seconds; without it groups wait for nothing but the one before.
         self.pause: Callable[[float], object] | None = None
+        #: The call is not wanted any more.
+        self.unpause: Callable[[], object] | None = None
         #: When the last group was closed, and from when on the next one may be.
         self._closed_at: int = 0
         self._free_at: int = 0

@@ -52,7 +52,7 @@ _PAUSE: Final = 0.001
 #: Seconds between two looks at how much room the disk has.
 _LOOK: Final = 10.0
 #: Messages that were read and go to their sessions in one turn, or a few more.
-_READ: Final = 512
+_READ: Final = 256
 #: Seconds that the clock of the day moves at once when somebody sets it, and not when it is slewed.
 _SET: Final = 5
 
@@ -155,7 +155,7 @@ class Store:
         self.journal = broker.journal = journal
         if engine is not None:
             self._pause.start(engine)
-            journal.pause = self._pause.begin
+            journal.pause, journal.unpause = self._pause.begin, self._pause.end
         self.shares = Shares(broker, self.log)
         writer.start()
         broker.drawers.follow()

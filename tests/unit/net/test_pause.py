@@ -71,6 +71,40 @@ def test_a_pause_ends_when_it_is_over_and_may_begin_again(engine: Engine) -> Non
     assert len(ended) == 3
 
 
+@pytest.mark.parametrize("polled", [True, False])
+def test_the_sooner_of_two_pauses_counts_and_one_that_was_ended_calls_nothing(
+    engine: Engine, polled: bool
+) -> None:
+    clock = Clock()
+    ended: list[int] = []
+    pause = Pause(lambda: ended.append(1), clock.callLater)
+    if polled:
+        pause.start(engine)
+
+    def let_pass() -> None:
+        if polled:
+            engine.turn(0.01)
+        else:
+            clock.advance(0.01)
+
+    pause.end()
+    pause.begin(0.9)
+    pause.begin(0.001)
+    while not ended:
+        let_pass()
+    pause.begin(0.001)
+    pause.end()
+    assert not pause.on
+    for _ in range(3):
+        let_pass()
+    assert ended == [1]
+    pause.begin(0.001)
+    while len(ended) == 1:
+        let_pass()
+    pause.stop()
+    assert not clock.getDelayedCalls()
+
+
 def test_a_pause_goes_on_when_the_engine_goes_and_where_there_is_none(engine: Engine) -> None:
     clock = Clock()
     ended: list[float] = []

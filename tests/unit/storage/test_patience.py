@@ -22,7 +22,12 @@ class Patient(Kept):
     def __init__(self, path: Path) -> None:
         super().__init__(path, Durability(OS, {}))
         self.pauses: list[float] = []
+        self.ended = 0
         self.journal.pause = self.pauses.append
+        self.journal.unpause = self.end
+
+    def end(self) -> None:
+        self.ended += 1
 
     def over(self) -> None:
         """What is waited for is over."""
@@ -55,6 +60,7 @@ def test_what_is_acknowledged_at_once_is_never_written(kept: Patient) -> None:
         assert kinds(publisher.take()) == [Puback]
     assert kept.waiting == []
     assert all(0 < pause <= 0.001 for pause in kept.pauses)
+    assert kept.ended >= 5
 
 
 def test_what_is_not_acknowledged_is_written_when_the_pause_is_over(kept: Patient) -> None:
