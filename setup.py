@@ -134,6 +134,7 @@ HOT = [
     "mqttd/storage/blocks.py",
     "mqttd/storage/durability.py",
     "mqttd/storage/entries.py",
+    "mqttd/storage/fetching.py",
     "mqttd/storage/journal.py",
     "mqttd/storage/ledger.py",
     "mqttd/storage/patience.py",

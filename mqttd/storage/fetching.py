@@ -60,9 +60,16 @@ _Wanted = tuple[int, int, int, Reading]
 
 
 class Fetching:
-    """What is to be read; anybody may `add`, one thread takes a `slice`."""
+    """What is to be read; anybody may `add`, one thread takes a `slice`.
 
-    def __init__(self) -> None:
+    Arguments: how many pieces a slice has, how many bytes that several may want stay, how large a
+    payload has to be for that.
+    """
+
+    def __init__(self, pieces: int = SLICE, recent: int = _RECENT, worth: int = _WORTH) -> None:
+        self.pieces = pieces
+        self.recent = recent
+        self.worth = worth
         self._new: deque[Reading] = deque()
         self._by_block: dict[int, list[_Wanted]] = {}
         #: The block after the last one of the slice before.
@@ -103,7 +110,7 @@ class Fetching:
                         self._done.append(reading)
                 self._next = block + 1
                 count += len(wanted)
-                if count >= SLICE:
+                if count >= self.pieces:
                     break
         finally:
             blocks.close()
@@ -145,7 +152,7 @@ class Fetching:
                         asked = True
                         opened = opened_in(blocks, block)
                     data = None if opened is None else opened.read(at, length)
-                    if data is not None and length >= _WORTH:
+                    if data is not None and length >= self.worth:
                         self._keep((block, at, length), data)
             reading.found[place] = data
 
@@ -153,7 +160,7 @@ class Fetching:
         """Have a payload for who wants it next."""
         self._recent[piece] = data
         self._size += len(data)
-        while self._size > _RECENT:
+        while self._size > self.recent:
             self._size -= len(self._recent.pop(next(iter(self._recent))))
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from mqttd.storage import fetching
 from mqttd.storage.database import connect
 from mqttd.storage.fetching import Fetching, Piece, Reading, read
 from mqttd.storage.ledger import MESSAGE3, Ledger
@@ -82,14 +81,13 @@ def test_a_block_is_opened_once_for_all_who_want_some_of_it(
 
 @pytest.mark.parametrize("seed", range(20))
 def test_whoever_asks_when_has_what_he_would_have_alone(
-    base: sqlite3.Connection, seed: int, monkeypatch: pytest.MonkeyPatch
+    base: sqlite3.Connection, seed: int
 ) -> None:
     dice = random.Random(seed)
-    monkeypatch.setattr(fetching, "SLICE", dice.choice((1, 7, 50)))
-    monkeypatch.setattr(fetching, "_WORTH", dice.choice((50, 4096)))
-    monkeypatch.setattr(fetching, "_RECENT", dice.choice((0, 1000, 4 << 20)))
     pieces = [*(piece for some in interleaved(base) for piece in some), (0, 0, 0), (999, 5, 5)]
-    waiting = Fetching()
+    waiting = Fetching(
+        dice.choice((1, 7, 50)), dice.choice((0, 1000, 4 << 20)), dice.choice((50, 4096))
+    )
     asked: dict[int, list[Piece]] = {}
     done: dict[object, list[bytes | None]] = {}
     while len(asked) < 60 or waiting:
@@ -103,11 +101,10 @@ def test_whoever_asks_when_has_what_he_would_have_alone(
 
 
 def test_nobody_waits_for_ever_behind_those_who_want_older_blocks(
-    base: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+    base: sqlite3.Connection,
 ) -> None:
-    monkeypatch.setattr(fetching, "SLICE", 1)
     first, *others = interleaved(base)
-    waiting = Fetching()
+    waiting = Fetching(pieces=1)
     waiting.add([Reading("last", [first[-1]])])
     for count in range(BLOCKS + 1):
         waiting.add([Reading("older", [other[0], other[1]]) for other in others])
