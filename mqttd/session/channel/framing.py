@@ -348,6 +348,7 @@ class Framing(Acknowledging):
     def _loop(self, data: bytes) -> None:
         """The loop over the packets of a chunk."""
         router = self.router
+        metrics = router.metrics
         topics = router.topics
         topics.work = 0
         named: int = topics.named + _NAMED
@@ -391,6 +392,7 @@ class Framing(Acknowledging):
             if end > n:
                 break
             count += 1
+            metrics.packets_received += 1  # here, since one behind it may end this with an error
             if first & 0xF0 == 0x30 and opened:
                 pos = self.take_publish(data, pos, p, end)
             elif length == 2 and opened and 0x40 <= first < 0x80:
@@ -432,9 +434,8 @@ class Framing(Acknowledging):
                 break
         if count:
             # Only complete packets keep a client alive (MQTT-3.1.2-22).
-            router.metrics.packets_received += count
             self.last = router.now
-            if router.sample_at and router.metrics.packets_received >= router.sample_at:
+            if router.sample_at and metrics.packets_received >= router.sample_at:
                 router.sample(self)
         if pos < n and self.state != CLOSED:
             self._keep(data, pos, n)
