@@ -74,7 +74,9 @@ def compare(
         refused = True
         notes.append("a figure too small to compare: measure for longer")
     if refused or not known:
-        return Comparison(workload, peer, mid_ours, mid_theirs, None, 0, 0, bound, False,
+        sound = all(run.ok and not run.faults for run in ours)
+        missed = None if bound is None and sound else False  # of such a peer nothing was asked
+        return Comparison(workload, peer, mid_ours, mid_theirs, None, 0, 0, bound, missed,
                           tuple(notes), who)  # fmt: skip
     result = mid_ours / mid_theirs if measure == LATENCY else median(known)
     passed = None if bound is None else _passes(measure, result, bound)

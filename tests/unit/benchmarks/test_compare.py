@@ -95,6 +95,13 @@ def test_a_peer_that_leaves_messages_queued_counts_where_that_is_known() -> None
     assert beside(replace(RATIO, peer_may_queue=True), [OURS], [disorder], 8).refused
 
 
+def test_of_a_peer_of_which_nothing_was_asked_nothing_is_missed() -> None:
+    ended = replace(run(0, 0), ok=False)
+    assert beside(RATIO, [OURS], [ended], None).passed is None
+    assert beside(RATIO, [OURS], [ended], 8).passed is False
+    assert beside(RATIO, [LOST], [THEIRS], None).passed is False
+
+
 def test_a_run_without_figures_is_refused_and_not_divided_by() -> None:
     row = beside(RATIO, [OURS], [run(0, 0)], 8)
     assert row.refused
