@@ -283,7 +283,7 @@ class StoreJournal(Sparing):
     def hold(self, channel: Connection, data: bytes) -> None:
         """See `Journal.hold`."""
         if self._noted or not self.ledger.group.empty() or self._waiting.held:
-            self.patience.urge = PROMPT
+            self._prompt()
             waiting = self._waiting
             if self._level(channel.listener) == FSYNC:
                 self.ledger.group.fsync = True
@@ -306,7 +306,7 @@ class StoreJournal(Sparing):
             return
         if level == FSYNC:
             self.ledger.group.fsync = True
-        self.patience.urge = PROMPT
+        self._prompt()
         channel.corked = True
         self._waiting.corked.append(channel)
 
@@ -352,7 +352,7 @@ class StoreJournal(Sparing):
         elif self._noted or not self.ledger.group.empty():
             if self.durability.default == FSYNC:
                 self.ledger.group.fsync = True
-            self.patience.urge = PROMPT
+            self._prompt()
             self._waiting.told.append(told)
         elif self._under_way is not None:
             self._waiting_for.told.append(told)

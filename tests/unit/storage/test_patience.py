@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from mqttd.codec.packets import Puback, Pubcomp, Publish, Pubrec, Subscribe, Subscription
+from mqttd.codec import properties as prop
+from mqttd.codec.packets import (
+    Puback,
+    Pubcomp,
+    Publish,
+    Pubrec,
+    Suback,
+    Subscribe,
+    Subscription,
+)
 from mqttd.storage.durability import OS, Durability
 from mqttd.storage.patience import ANSWERED, LAZY, PROMPT, Patience
 from tests.support.memory import MemoryClient
@@ -81,6 +91,31 @@ def test_what_is_not_acknowledged_is_written_when_the_pause_is_over(kept: Patien
     assert kept.living() == 0
 
 
+@pytest.mark.parametrize("what", ["subscribe", "told", "connect"])
+def test_nobody_waits_for_what_is_gathered_since_nobody_waits(kept: Patient, what: str) -> None:
+    live = kept.subscriber("live", "t", 1, kept=True)
+    other = kept.subscriber("other", "else", 1, kept=True)
+    publish(kept.client("publisher", kept=False), "t", 1, 1)
+    kept.over()
+    kept.settle()
+    acknowledge(live)
+    assert kept.waiting == [] and not kept.ledger.group.empty()
+    told: list[int] = []
+    if what == "subscribe":
+        other.send(Subscribe(9, [Subscription("else", 1)]))  # it has it: nothing is told
+    elif what == "told":
+        kept.journal.when_kept(lambda: told.append(1))
+        kept.node.broker.perform()
+    else:
+        kept.node.connect("other", 5, False, properties={prop.SESSION_EXPIRY_INTERVAL: 1000})
+    kept.settle()
+    assert kept.ledger.group.empty()
+    if what == "subscribe":
+        assert kinds(other.take()) == [Suback]
+    elif what == "told":
+        assert told == [1]
+
+
 def test_where_it_is_in_vain_it_is_tried_more_and_more_seldom(kept: Patient) -> None:
     kept.subscriber("live", "t", 1, kept=True)
     publisher = kept.client("publisher", kept=False)
@@ -122,6 +157,7 @@ def test_what_is_over_makes_no_group_until_it_is_much(kept: Patient) -> None:
     kept.journal.pause = kept.pauses.append
     when = []
     for at, number in enumerate(numbers[1:], 1):
+        kept.journal.patience._since = time.monotonic_ns()  # however slow this machine is
         kept.journal.forget(number)
         kept.node.broker.perform()
         if kept.waiting:
