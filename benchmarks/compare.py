@@ -74,9 +74,9 @@ def compare(
         refused = True
         notes.append("a figure too small to compare: measure for longer")
     if refused or not known:
-        sound = all(run.ok and not run.faults for run in ours)
-        missed = None if bound is None and sound else False  # of such a peer nothing was asked
-        return Comparison(workload, peer, mid_ours, mid_theirs, None, 0, 0, bound, missed,
+        sound = not any(run.deviation() for run in ours)
+        passed = None if bound is None and sound else False  # of such a peer nothing was asked
+        return Comparison(workload, peer, mid_ours, mid_theirs, None, 0, 0, bound, passed,
                           tuple(notes), who)  # fmt: skip
     result = mid_ours / mid_theirs if measure == LATENCY else median(known)
     passed = None if bound is None else _passes(measure, result, bound)
@@ -93,12 +93,13 @@ def _deviations(
     refused = False
     for who, runs in (("ours", ours), (peer, theirs)):
         for number, run in enumerate(runs, 1):
-            if run.ok and not run.faults:
+            deviation = run.deviation()
+            if not deviation:
                 continue
             counts = who == peer and workload.peer_may_queue and run.only_queued
             refused = refused or not counts
             how = "counts all the same" if counts else "refused"
-            notes.append(f"{who}, round {number}: {run.deviation()} ({how})")
+            notes.append(f"{who}, round {number}: {deviation} ({how})")
     return notes, refused
 
 

@@ -384,8 +384,7 @@ class StoreJournal(Sparing):
     def _prompt(self) -> None:
         """Something is told that is written as soon as may be."""
         self.patience.urge = PROMPT
-        if not self._noted:
-            self._begin()
+        self.begin()
 
     def _begin(self) -> None:
         self._noted = True
@@ -450,9 +449,8 @@ class StoreJournal(Sparing):
 
     def move(self) -> None:
         """Go on to move what lives of blocks that were read again, in a turn of its own."""
-        self.patience.urge = PROMPT
         self._move()
-        self.begin()
+        self._prompt()
 
     def _move(self) -> None:
         found = self._found
